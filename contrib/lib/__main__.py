@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch and unpack what the tests run: `python contrib/lib [--update]`, called by contrib/setup.
+
+All of it goes below .cache, and what is there already is left alone; --update asks the mirror
+for newer versions.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import driver
+import engines
+import images
+from packages import Apt, SetupError
+
+CACHE = Path(__file__).parents[2] / ".cache"
+
+
+def main() -> int:
+    """Provide every piece, a line for each; return the exit status."""
+    parser = argparse.ArgumentParser(prog="contrib/setup", description=__doc__)
+    parser.add_argument("--update", action="store_true", help="look for newer versions")
+    update = parser.parse_args().update
+    apt = Apt(CACHE / "apt")
+    try:
+        for line in engines.provide(apt, CACHE / "engines", update=update):
+            say(line)
+        suite, line = driver.provide(apt, CACHE / "driver", update=update)
+        say(line)
+        for line in images.provide(apt, CACHE / "images", suite, update=update):
+            say(line)
+    except SetupError as error:
+        print(f"contrib/setup: {error}", file=sys.stderr)
+        return 1
+    say(f"packages: {apt.fetched / 1e6:.0f} MB fetched")
+    return 0
+
+
+def say(line: str) -> None:
+    """Print one step's line at once."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

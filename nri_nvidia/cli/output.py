@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns, sizes and JSON as all verbs print them."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(document: Any) -> None:
+    """Print a JSON document, two spaces deep."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    """Give rows as lines with aligned columns, two spaces apart."""
+    table = [[str(cell) for cell in row] for row in rows]
+    if not table:
+        return []
+    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(len(table[0]))]
+    return [
+        (indent + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row))).rstrip()
+        for row in table
+    ]
+
+
+def size(count: int) -> str:
+    """Give bytes as a person reads them, e.g. `79.6 GiB`; empty for 0 (not known)."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}" if count else ""
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+def paint(text: str, code: str) -> str:
+    """Colour a text on a terminal that wants colour (https://no-color.org)."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{code}m{text}\033[0m"

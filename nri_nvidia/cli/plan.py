@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia plan`: one container against one host, with nothing running."""
+
+import argparse
+import sys
+from typing import Any
+
+import attrs
+
+from nri_nvidia import errors, pipeline, resolve
+from nri_nvidia.cli import output, settings
+from nri_nvidia.edits import model as edits_model
+from nri_nvidia.host import cache
+from nri_nvidia.oci import bundle
+from nri_nvidia.render import cdi, oci
+from nri_nvidia.request import container as containers
+
+FORMATS = ("json", "text", "nri", "oci", "cdi")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb; design: `plan` is the contract of tests and tools."""
+    settings.add_host(parser)
+    settings.add_config(parser)
+    for option, name, text in (
+        ("--env", "K=V", "a variable of the container"),
+        ("--mount", "SRC:DST", "a mount that the spec already holds"),
+        ("--annotation", "K=V", "an annotation of the container"),
+        ("--label", "K=V", "a label of the pod"),
+        ("--device", "PATH", "a device node that the spec already holds"),
+        ("--image-env", "K=V", "a variable of the image, which --env overrides"),
+        ("--allocated", "UUID", "what the kubelet gave the container; `none` for nothing"),
+    ):
+        parser.add_argument(
+            option, metavar=name, action="append", default=[], help=f"{text}; may be repeated"
+        )
+    parser.add_argument("--namespace", metavar="NS", default="", help="the pod's namespace")
+    parser.add_argument("--name", metavar="N", default="", help="the container's name")
+    parser.add_argument("--privileged", action="store_true", help="the container is privileged")
+    parser.add_argument("--spec", metavar="FILE", help="an OCI config.json to start from")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="same as --format json"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the plan; 0 when the container would be created, 1 when that would be refused."""
+    config = settings.config(options.config)
+    spec = bundle.read(options.spec) if options.spec else {}
+    container = _container(options, bundle.container(spec))
+    rules = config.policy(interpreter=settings.interpreter(config))
+    host = cache.Cache(settings.host(config, options.host))
+    if pipeline.asks(container, rules):
+        host.refresh_nvml()
+    decided = pipeline.plan(container, host.get(), rules, _context(options.allocated))
+    match options.format:
+        case "json":
+            output.print_json(document(decided))
+        case "text":
+            print("\n".join(_text(decided)))
+        case "nri":
+            # Imported here alone: the messages' library takes longer than all the rest.
+            from nri_nvidia.render import nri  # noqa: PLC0415
+
+            output.print_json(nri.adjustment(decided.edits).to_dict())
+        case "oci":
+            output.print_json(oci.patched(spec, decided.edits))
+        case _:
+            output.print_json(cdi.document({container.name or "container": decided.edits}))
+    if options.format not in {"json", "text"}:
+        _complain(decided)
+    return 0 if decided.created else 1
+
+
+def document(plan: pipeline.Plan) -> dict[str, Any]:
+    """Give a plan as the documented JSON; `gpus` and `edits` are filled when it injects."""
+    request = plan.request
+    injected = plan.decision is pipeline.Decision.INJECT
+    return {
+        "decision": str(plan.decision),
+        "reasons": [attrs.asdict(reason) for reason in plan.reasons],
+        "request": {
+            "source": str(request.source) if request else None,
+            "devices": list(request.devices) if request else [],
+            "capabilities": sorted(map(str, request.capabilities)) if request else [],
+            "imex_channels": list(request.imex_channels) if request else [],
+        },
+        "gpus": [gpu_document(item) for item in plan.assigned],
+        "driver_version": plan.driver_version,
+        "edits": _edits(plan.edits) if injected else None,
+    }
+
+
+def gpu_document(item: resolve.Assigned) -> dict[str, Any]:
+    """Give one assigned GPU or MIG device as the documented JSON."""
+    gpu, mig = item.gpu, item.mig
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "minor": gpu.minor,
+        "bus_id": gpu.bus_id,
+        "mig": mig
+        and {
+            "uuid": mig.uuid,
+            "gi": mig.gi,
+            "ci": mig.ci,
+            "index": mig.index,
+            "profile": mig.profile,
+        },
+    }
+
+
+def _edits(edits: edits_model.ContainerEdits) -> dict[str, Any]:
+    return {
+        "env": dict(edits.env),
+        "devices": [attrs.asdict(device) for device in edits.devices],
+        "mounts": [attrs.asdict(mount) for mount in edits.mounts],
+        "hooks": [attrs.asdict(hook) for hook in edits.hooks],
+    }
+
+
+def _container(options: argparse.Namespace, base: containers.Container) -> containers.Container:
+    pairs = {name: [_pair(f"--{name}", text) for text in getattr(options, name)]
+             for name in ("env", "annotation", "label")}  # fmt: skip
+    image = [_pair("--image-env", text) for text in options.image_env]
+    mounts = []
+    for text in options.mount:
+        source, separator, destination = text.partition(":")
+        if not separator or not destination.startswith("/"):
+            raise errors.ConfigError(f"--mount {text}: write it as SOURCE:/DESTINATION")
+        destination, _, flags = destination.partition(":")
+        mounts.append(
+            containers.Mount(
+                source=source,
+                destination=destination,
+                type="bind",
+                options=tuple(flags.split(",")) if flags else (),
+            )
+        )
+    return attrs.evolve(
+        base,
+        name=options.name or base.name,
+        namespace=options.namespace or base.namespace,
+        labels={**base.labels, **dict(pairs["label"])},
+        annotations={**base.annotations, **dict(pairs["annotation"])},
+        env=(*(f"{k}={v}" for k, v in image), *base.env, *(f"{k}={v}" for k, v in pairs["env"])),
+        mounts=(*base.mounts, *mounts),
+        devices=(*base.devices, *(containers.Device(path=path) for path in options.device)),
+        privileged=True if options.privileged else base.privileged,
+    )
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise errors.ConfigError(f"{option} {text}: write it as KEY=VALUE")
+    return key, value
+
+
+def _context(allocated: list[str]) -> pipeline.Context:
+    if not allocated:
+        return pipeline.Context()
+    return pipeline.Context(allocated=frozenset(allocated) - {"none"})
+
+
+def _complain(plan: pipeline.Plan) -> None:
+    for reason in plan.reasons:
+        sys.stderr.write(f"{plan.decision}: {reason}\n")
+
+
+def _text(plan: pipeline.Plan) -> list[str]:
+    request = plan.request
+    lines = [f"decision: {plan.decision}"]
+    for reason in plan.reasons:
+        lines.append(f"reason: {reason.message} [{reason.code}]")
+        if reason.hint:
+            lines.append(f"  {reason.hint}")
+    if request is None:
+        return [*lines, "request: none: the container asks for no GPU"]
+    devices = ",".join(request.devices) or "none"
+    capabilities = ",".join(sorted(map(str, request.capabilities))) or "none"
+    lines.append(f"request: {request.variable}: {devices}; capabilities {capabilities}")
+    if plan.decision is not pipeline.Decision.INJECT:
+        return lines
+    lines.append(f"driver: {plan.driver_version}")
+    for item in plan.assigned:
+        what = f"{item.mig.uuid} on " if item.mig else ""
+        lines.append(
+            f"gpu {item.gpu.index}: {what}{item.gpu.uuid} {item.gpu.name} at {item.gpu.bus_id}"
+        )
+    lines += ["devices:"] if plan.edits.devices else []
+    lines += output.columns(
+        ((d.path, f"{d.type} {d.major}:{d.minor}", d.access) for d in plan.edits.devices), "  "
+    )
+    lines += ["mounts:"] if plan.edits.mounts else []
+    lines += output.columns(((m.destination, m.source) for m in plan.edits.mounts), "  ")
+    lines += [f"hook: {' '.join(hook.args)}" for hook in plan.edits.hooks]
+    return lines

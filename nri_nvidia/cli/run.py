@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia run`: the daemon."""
+
+import argparse
+import json
+
+from nri_nvidia import log
+from nri_nvidia.cli import settings
+
+_OPTIONS = (
+    ("--nri-socket", "nri.socket", "the runtime's NRI socket"),
+    ("--name", "nri.name", "the plugin's name"),
+    ("--index", "nri.index", "the plugin's place among the runtime's plugins, two digits"),
+    ("--driver-root", "host.driver_root", "where the driver's files live as if it were /"),
+    ("--dev-root", "host.dev_root", "where dev is, if not in /"),
+    ("--host-root", "host.root", "where proc and sys are read, if not in /"),
+    ("--control-socket", "control.socket", "the socket that `status` asks"),
+    ("--hook-directory", "hook.directory", "where the hook is installed"),
+    ("--log-level", "log.level", "debug, info, warning or error"),
+    ("--log-format", "log.format", "text or json"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb; each overrides a key of the configuration."""
+    settings.add_config(parser)
+    for option, key, text in _OPTIONS:
+        parser.add_argument(option, dest=key, metavar="VALUE", help=f"{text} ({key})")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Be the daemon until SIGTERM or SIGINT."""
+    log.set_up("info", "text")
+    # The daemon's modules bring asyncio and the messages: later than the parser's own errors.
+    from nri_nvidia.daemon import service  # noqa: PLC0415
+
+    given = vars(options)
+    overrides = [
+        f"{key} = {json.dumps(given[key])}" for _, key, _ in _OPTIONS if given[key] is not None
+    ]
+    service.run(service.Sources(file=settings.file(options.config), options="\n".join(overrides)))
+    return 0

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia status`: the daemon's state at a glance."""
+
+import argparse
+import asyncio
+import json
+import time
+from typing import Any
+
+from nri_nvidia import cli
+from nri_nvidia.cli import output, settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    settings.add_config(parser)
+    parser.add_argument("--socket", metavar="PATH", help="the daemon's control socket")
+    parser.add_argument("--json", action="store_true", help="print the whole state as JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the state; 1 when the daemon is not registered with a runtime."""
+    path = options.socket or settings.config(options.config).control.socket
+    document = asyncio.run(_ask(path))
+    if options.json:
+        output.print_json(document)
+    else:
+        print("\n".join(text(document, time.time())))
+    return 0 if document["runtime"]["registered"] else 1
+
+
+async def _ask(path: str) -> Any:
+    from grpclib import GRPCError, client  # noqa: PLC0415
+
+    from nri_nvidia._api.control import v1  # noqa: PLC0415
+
+    channel = client.Channel(path=path)
+    try:
+        answer = await v1.ControlStub(channel).status(v1.StatusRequest(), timeout=10)
+    except OSError as error:
+        raise cli.NotRunningError(
+            f"{path}: no daemon answers: {error.strerror or error}",
+            hint="start it: systemctl start nri-nvidia, or nri-nvidia run; only root may ask it",
+        ) from error
+    except (GRPCError, TimeoutError) as error:
+        raise cli.NotRunningError(
+            f"{path}: the daemon did not answer: {error}",
+            hint="its log says why: journalctl -u nri-nvidia",
+        ) from error
+    finally:
+        channel.close()
+    return json.loads(answer.json)
+
+
+def text(document: dict[str, Any], now: float) -> list[str]:
+    """Give the state as lines."""
+    lines = [_runtime(document["runtime"], now), _driver(document["driver"]), ""]
+    lines += _gpus(document["gpus"]) or ["no GPU on this node"]
+    if document["missed"]:
+        lines += ["", "created while the daemon was away, without the GPU they asked for:"]
+        lines += [f"  {_name(entry)} ({entry['id'][:12]})" for entry in document["missed"]]
+    if document["decisions"]:
+        lines += ["", "last decisions:"]
+        rows = [_decision(entry, now) for entry in document["decisions"][-10:]]
+        lines += output.columns(rows, "  ")
+    if document["findings"]:
+        lines += ["", "findings:"]
+        for finding in document["findings"]:
+            lines.append(f"  {finding['message']} [{finding['code']}]")
+            lines += [f"    {finding['hint']}"] if finding["hint"] else []
+    return lines
+
+
+def _runtime(runtime: dict[str, Any], now: float) -> str:
+    if not runtime["registered"]:
+        before = f" (last with {runtime['name']} {runtime['version']})" if runtime["name"] else ""
+        return output.paint("runtime: not registered", "31") + before
+    since = _ago(now - runtime["since"])
+    return f"runtime: {runtime['name']} {runtime['version']}, registered since {since}"
+
+
+def _driver(driver: dict[str, Any]) -> str:
+    if not driver["loaded"]:
+        return "driver: not loaded" if driver["loaded"] is False else "driver: not known yet"
+    cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
+    nvml = "" if driver["nvml"] == "ok" else f", NVML {driver['nvml']}"
+    return f"driver: {driver['version']}{cuda}{nvml}"
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> list[str]:
+    rows = []
+    for gpu in gpus:
+        holders = [_name(c) + (f" ({c['mig']})" if c["mig"] else "") for c in gpu["containers"]]
+        free = "excluded by the driver" if gpu["excluded"] else "free"
+        index = "-" if gpu["index"] < 0 else str(gpu["index"])
+        rows.append(
+            (index, (gpu["uuid"] or "")[:12], gpu["bus_id"], gpu["name"], (holders or [free])[0])
+        )
+        rows += [("", "", "", "", holder) for holder in holders[1:]]
+    return output.columns([("GPU", "UUID", "BUS ID", "MODEL", "HELD BY"), *rows]) if rows else []
+
+
+def _decision(entry: dict[str, Any], now: float) -> tuple[str, ...]:
+    asked = ",".join(entry["asked"]) or "none"
+    reason = entry["reasons"][-1]["message"] if entry["reasons"] else f"asked {asked}"
+    took = f"{entry['duration_ms']:.1f} ms"
+    return (_ago(now - entry["time"]) + " ago", entry["decision"], took, _name(entry), reason)
+
+
+def _name(entry: dict[str, Any]) -> str:
+    parts = [entry["namespace"], entry["pod"], entry["name"]]
+    return "/".join(part for part in parts if part) or entry["id"][:12]
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From TOML texts to settings, with every fault of every text reported at once."""
+
+import difflib
+import pathlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import attrs
+import cattrs
+
+from nri_nvidia.config import lines, model
+from nri_nvidia.request import model as request_model
+
+DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
+
+
+@attrs.frozen(kw_only=True)
+class Text:
+    """One source of settings: its name in messages (a path) and its TOML."""
+
+    name: str
+    toml: str
+
+
+def read(path: str) -> Text:
+    """Read a file; raises Invalid when it cannot be read."""
+    try:
+        return Text(name=path, toml=pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise model.Invalid((f"{path}: {reason}",)) from error
+
+
+def load(texts: Iterable[Text]) -> model.Config:
+    """Give the settings of texts in rising order of precedence; raises Invalid.
+
+    Each fault is a line `file:line: key: what is wrong`.
+    """
+    merged: dict[str, Any] = {}
+    faults: list[str] = []
+    for text in texts:
+        try:
+            document = tomllib.loads(text.toml)
+        except tomllib.TOMLDecodeError as error:
+            faults.append(f"{text.name}: not valid TOML: {error}")
+            continue
+        faults += _faults(text, document)
+        merged = _merge(merged, document)
+    if faults:
+        raise model.Invalid(tuple(faults))
+    config: model.Config = _CONVERTER.structure(merged, model.Config)
+    return config
+
+
+def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
+    """Check every key by itself, so that one fault does not hide the next."""
+    found: list[tuple[int, str]] = []
+
+    def fault(wrong: str, *path: str) -> None:
+        line = lines.line_of(text.toml, path)
+        found.append((line, f"{text.name}:{line}: {'.'.join(path)}: {wrong}"))
+
+    groups = {field.name: field for field in attrs.fields(model.Config)}
+    for group, content in document.items():
+        if group not in groups:
+            fault(_unknown(group, groups), group)
+        elif not isinstance(content, Mapping):
+            fault(f"{content!r} is not a table, write [{group}]", group)
+        else:
+            keys = {field.name: field for field in attrs.fields(cast(Any, groups[group].type))}
+            for key, value in content.items():
+                wrong = _wrong(keys[key], value) if key in keys else _unknown(key, keys)
+                if wrong:
+                    fault(wrong, group, key)
+    return [line for _, line in sorted(found)]
+
+
+def _wrong(field: "attrs.Attribute[Any]", value: Any) -> str:
+    """Say what is wrong with one value; empty when nothing is."""
+    try:
+        structured = _CONVERTER.structure(value, cast(Any, field.type))
+        if field.validator:
+            field.validator(None, field, structured)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _unknown(key: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    return "unknown key " + (
+        f"(did you mean {close[0]}?)" if close else f"(there are {', '.join(names)})"
+    )
+
+
+def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _exactly(kind: type, name: str) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, _: Any) -> Any:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if type(value) is not kind:
+            raise ValueError(f"{value!r} is not {name}")
+        return value
+
+    return structure
+
+
+def _strings(value: Any, _: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f'{value!r} is not a list of strings, e.g. ["a", "b"]')
+    return tuple(value)
+
+
+def _capabilities(value: Any, _: Any) -> frozenset[request_model.Capability]:
+    names = value.split(",") if isinstance(value, str) else _strings(value, None)
+    stripped = [name.strip() for name in names if name.strip()]
+    if "all" in stripped:
+        return request_model.ALL_CAPABILITIES
+    known = {str(capability) for capability in request_model.Capability}
+    unknown = [name for name in stripped if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)}: no such capability; there are {', '.join(sorted(known))}"
+        )
+    return frozenset(request_model.Capability(name) for name in stripped)
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+    converter.register_structure_hook(str, _exactly(str, "a string"))
+    converter.register_structure_hook(int, _exactly(int, "a whole number"))
+    converter.register_structure_hook(float, _exactly(float, "a number"))
+    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
+    # Generic types are matched by equality; register_structure_hook takes classes alone.
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
+    converter.register_structure_hook_func(
+        lambda kind: kind == frozenset[request_model.Capability], _capabilities
+    )
+    return converter
+
+
+_CONVERTER = _converter()

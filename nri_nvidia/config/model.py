@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting, its unit and why it has that default."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from nri_nvidia import errors, pipeline
+from nri_nvidia.edits import options as edit_options
+from nri_nvidia.host import options as host_options
+from nri_nvidia.request import model as request_model
+from nri_nvidia.request import policy
+
+_STEPS = frozenset({"links", "ldcache"})
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _absolute(_: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
+    if not value.startswith("/"):
+        raise ValueError(f"{value!r} is not an absolute path")
+
+
+def _seconds(_: object, _attribute: "attrs.Attribute[Any]", value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{value!r} is not a number of seconds above 0")
+
+
+def _one_of(*allowed: str) -> Callable[[object, "attrs.Attribute[str]", str], None]:
+    def check(_: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
+        if value not in allowed:
+            raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class Nri:
+    """`[nri]`: how the runtime is reached. `index` (two digits) orders the runtime's plugins."""
+
+    socket: str = attrs.field(default="/var/run/nri/nri.sock", validator=_absolute)
+    name: str = attrs.field(default="nri-nvidia")
+    index: str = attrs.field(default="10")
+
+    @index.validator
+    def _two_digits(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
+        if len(value) != 2 or not (value.isascii() and value.isdigit()):
+            raise ValueError(f'{value!r} is not two digits, e.g. "10"')
+
+    @name.validator
+    def _plain(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
+        # NRI 0.12 accepts these characters only.
+        if not value or not all(c.isascii() and (c.isalnum() or c in "_.+-") for c in value):
+            raise ValueError(f"{value!r} may hold letters, digits and _ . + - only")
+
+
+@attrs.frozen(kw_only=True)
+class Host:
+    """`[host]`: where the driver is.
+
+    `driver_root` holds its files as if it were `/`, `dev_root` holds `dev`; `root` is where proc
+    and sys are read. `nvml_timeout` is in seconds; NVML takes that long only when it hangs.
+    """
+
+    root: str = attrs.field(default="/", validator=_absolute)
+    driver_root: str = attrs.field(default="/", validator=_absolute)
+    dev_root: str = attrs.field(default="/", validator=_absolute)
+    library_search_paths: tuple[str, ...] = ()
+    create_device_nodes: bool = True
+    nvml_timeout: float = attrs.field(default=10.0, validator=_seconds)
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """`[request]`: how the NVIDIA_* variables are read; NVIDIA's own defaults."""
+
+    accept_env_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    supported_capabilities: frozenset[request_model.Capability] = request_model.ALL_CAPABILITIES
+    default_capabilities: frozenset[request_model.Capability] = request_model.DEFAULT_CAPABILITIES
+    disable_require: bool = False
+    swarm_resources: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Inject:
+    """`[inject]`: where driver files go in a container."""
+
+    library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_absolute)
+
+    @library_dir.validator
+    def _not_root(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
+        if value.strip("/") == "":
+            raise ValueError("'/' cannot be the driver's directory in a container")
+
+
+@attrs.frozen(kw_only=True)
+class Hook:
+    """`[hook]`: the one hook in a container.
+
+    `directory` must be readable by every uid: containers in a user namespace run the hook as one.
+    `timeout` is the runtime's limit for the hook in seconds, `ldconfig_timeout` that for ldconfig
+    in it. `on_error` says whether a container starts when a step failed.
+    """
+
+    enabled: bool = True
+    steps: tuple[str, ...] = attrs.field(default=("links", "ldcache"))
+    directory: str = attrs.field(default="/run/nri-nvidia/hook", validator=_absolute)
+    interpreter: str = ""
+    ldconfig: str = ""
+    timeout: int = attrs.field(default=10, validator=_seconds)
+    ldconfig_timeout: int = attrs.field(default=5, validator=_seconds)
+    on_error: str = attrs.field(default="continue", validator=_one_of("continue", "fail"))
+
+    @steps.validator
+    def _known(
+        self, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]
+    ) -> None:
+        unknown = sorted(set(value) - _STEPS)
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: the steps are {', '.join(sorted(_STEPS))}")
+
+
+@attrs.frozen(kw_only=True)
+class Control:
+    """`[control]`: the socket that `status` asks; only root may connect."""
+
+    socket: str = attrs.field(default="/run/nri-nvidia/control.sock", validator=_absolute)
+
+
+@attrs.frozen(kw_only=True)
+class Log:
+    """`[log]`: what is written to standard error."""
+
+    level: str = attrs.field(default="info", validator=_one_of(*_LEVELS))
+    format: str = attrs.field(default="text", validator=_one_of("text", "json"))
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """All settings."""
+
+    nri: Nri = attrs.field(factory=Nri)
+    host: Host = attrs.field(factory=Host)
+    request: Request = attrs.field(factory=Request)
+    inject: Inject = attrs.field(factory=Inject)
+    hook: Hook = attrs.field(factory=Hook)
+    control: Control = attrs.field(factory=Control)
+    log: Log = attrs.field(factory=Log)
+
+    def host_options(self) -> host_options.Options:
+        """Give what a scan needs."""
+        return host_options.Options(
+            root=self.host.root,
+            driver_root=self.host.driver_root,
+            dev_root=self.host.dev_root,
+            library_search_paths=self.host.library_search_paths,
+            create_device_nodes=self.host.create_device_nodes,
+            nvml_timeout=self.host.nvml_timeout,
+        )
+
+    def policy(self, *, interpreter: str, report_socket: str = "") -> pipeline.Policy:
+        """Give what a decision needs; `interpreter` is used where none is configured."""
+        hook = edit_options.HookOptions(
+            interpreter=self.hook.interpreter or interpreter,
+            script=f"{self.hook.directory.rstrip('/')}/nri-nvidia-hook",
+            ldconfig=self.hook.ldconfig,
+            skipped=tuple(sorted(_STEPS - set(self.hook.steps))),
+            on_error=self.hook.on_error,
+            timeout=self.hook.timeout,
+            step_timeout=self.hook.ldconfig_timeout,
+            report_socket=report_socket,
+        )
+        return pipeline.Policy(
+            request=policy.RequestPolicy(
+                accept_env_when_unprivileged=self.request.accept_env_when_unprivileged,
+                accept_volume_mounts=self.request.accept_volume_mounts,
+                supported_capabilities=self.request.supported_capabilities,
+                default_capabilities=self.request.default_capabilities,
+                disable_require=self.request.disable_require,
+                swarm_resources=self.request.swarm_resources,
+            ),
+            inject=edit_options.InjectOptions(
+                library_dir=self.inject.library_dir.rstrip("/"),
+                hook=hook if self.hook.enabled else None,
+            ),
+        )
+
+
+class Invalid(errors.ConfigError):
+    """Raised with every fault of a configuration at once, a line each."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults

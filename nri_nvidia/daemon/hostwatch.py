@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's inventory for the event loop: looked at in threads, with a limit on the wait."""
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+
+from nri_nvidia import errors
+from nri_nvidia.host import cache, model
+
+logger = logging.getLogger(__name__)
+
+_NVML_RETRY = 30.0
+"""Seconds until NVML is asked again after it gave no answer: each time is a process."""
+
+
+class HostWatch:
+    """Answers "what does this host have now" without ever blocking the loop.
+
+    One look at the host is under way at a time and everybody waits for the same one: a disk or a
+    driver that hangs holds one thread. NVML is asked in a thread of its own, and never waited for.
+    """
+
+    def __init__(self, kept: cache.Cache) -> None:
+        self._cache = kept
+        self._look: asyncio.Future[tuple[model.Inventory, bool]] | None = None
+        self._wake = asyncio.Event()
+        self._nvml_retry_at = 0.0
+        self._lookers = concurrent.futures.ThreadPoolExecutor(1, "host")
+        self._nvml = concurrent.futures.ThreadPoolExecutor(1, "nvml")
+        self.last: model.Inventory | None = None
+
+    async def inventory(self, limit: float) -> model.Inventory:
+        """Give the inventory of now; raises HostError after `limit` seconds without it."""
+        if self._look is None or self._look.done():
+            loop = asyncio.get_running_loop()
+            self._look = loop.run_in_executor(self._lookers, self._see)
+        try:
+            found, stale = await asyncio.wait_for(asyncio.shield(self._look), limit)
+        except TimeoutError:
+            raise errors.HostError(
+                f"this host's NVIDIA files could not be read within {limit:.1f} s",
+                hint="a disk or the driver hangs: dmesg; try again",
+                code="host-scan-late",
+            ) from None
+        self.last = found
+        unanswered = found.driver_version and found.nvml_state == "absent"
+        if stale or (unanswered and time.monotonic() >= self._nvml_retry_at):
+            self._wake.set()
+        return found
+
+    async def keep_nvml_fresh(self) -> None:
+        """Ask NVML whenever the host has changed; for ever, as a task."""
+        loop = asyncio.get_running_loop()
+        reason = ""
+        while True:
+            await self._wake.wait()
+            try:
+                answer = await loop.run_in_executor(self._nvml, self._cache.refresh_nvml)
+            except Exception:
+                logger.exception("NVML could not be asked")
+            else:
+                if answer.report is None and answer.reason != reason and self._has_driver():
+                    logger.warning("NVML gives no answer: %s", answer.reason)
+                reason = answer.reason
+            self._nvml_retry_at = time.monotonic() + _NVML_RETRY
+            self._wake.clear()
+
+    def close(self) -> None:
+        """Let the threads go; one that hangs is left behind."""
+        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self._nvml.shutdown(wait=False, cancel_futures=True)
+
+    def _see(self) -> tuple[model.Inventory, bool]:
+        found = self._cache.get()
+        return found, self._cache.nvml_stale
+
+    def _has_driver(self) -> bool:
+        return bool(self.last and self.last.driver_version)

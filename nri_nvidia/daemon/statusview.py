@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's state as the documented JSON of `nri-nvidia status --json`."""
+
+import os
+from typing import Any
+
+import attrs
+
+import nri_nvidia
+from nri_nvidia import errors
+from nri_nvidia.daemon import decider, hostwatch, ledger
+from nri_nvidia.host import model as host
+
+SCHEMA = 1
+
+
+async def document(
+    state: decider.Decider, watch: hostwatch.HostWatch, started: float
+) -> dict[str, Any]:
+    """Give the whole state. Times are Unix seconds, durations milliseconds, memory bytes."""
+    findings: list[dict[str, str]] = []
+    try:
+        inventory: host.Inventory | None = await watch.inventory(2.0)
+    except errors.Error as error:
+        inventory = watch.last
+        findings.append(_finding(error.code, error.message, error.hint))
+    if state.fault:
+        findings.append(_finding(state.fault.code, state.fault.message, state.fault.hint))
+    findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
+    connection = state.connection
+    return {
+        "schema": SCHEMA,
+        "version": nri_nvidia.__version__,
+        "pid": os.getpid(),
+        "since": started,
+        "runtime": {
+            "registered": connection.since > 0,
+            "since": connection.since or None,
+            "name": connection.runtime.name if connection.runtime else None,
+            "version": connection.runtime.version if connection.runtime else None,
+            "registrations": connection.registrations,
+        },
+        "driver": _driver(inventory),
+        "gpus": _gpus(inventory, state.ledger),
+        "containers": [_entry(entry) for entry in state.ledger.entries.values()],
+        "missed": [_named(container) for container in state.ledger.missed.values()],
+        "decisions": [_decided(decided) for decided in state.ledger.decisions],
+        "counts": dict(state.ledger.counts),
+        "findings": findings,
+    }
+
+
+def _finding(code: str, message: str, hint: str) -> dict[str, str]:
+    return {"code": code, "message": message, "hint": hint}
+
+
+def _driver(inventory: host.Inventory | None) -> dict[str, Any]:
+    if inventory is None:
+        return {"loaded": None, "version": None, "libraries_version": None, "cuda_version": None}
+    return {
+        "loaded": bool(inventory.driver_version),
+        "version": inventory.driver_version or None,
+        "libraries_version": inventory.libraries_version or None,
+        "cuda_version": inventory.cuda_version or None,
+        "nvml": inventory.nvml_state,
+        "layout": inventory.layout,
+    }
+
+
+def _gpus(inventory: host.Inventory | None, books: ledger.Ledger) -> list[dict[str, Any]]:
+    holders: dict[int, list[dict[str, Any]]] = {}
+    for entry in books.entries.values():
+        for held in entry.held:
+            holder = {**_named(entry.container), "mig": held.mig or None}
+            holders.setdefault(held.minor, []).append(holder)
+    return [
+        {
+            "index": gpu.index,
+            "uuid": gpu.uuid or None,
+            "minor": gpu.minor,
+            "bus_id": gpu.bus_id,
+            "name": gpu.name,
+            "memory_bytes": gpu.memory_bytes,
+            "excluded": gpu.excluded,
+            "mig_enabled": gpu.mig_enabled,
+            "mig_devices": [attrs.asdict(mig) for mig in gpu.mig_devices],
+            "containers": holders.get(gpu.minor, []),
+        }
+        for gpu in (inventory.gpus if inventory else ())
+    ]
+
+
+def _named(container: Any) -> dict[str, Any]:
+    return {
+        "id": container.id,
+        "namespace": container.namespace,
+        "pod": container.pod,
+        "name": container.name,
+    }
+
+
+def _entry(entry: ledger.Entry) -> dict[str, Any]:
+    return {
+        **_named(entry.container),
+        "since": entry.since or None,
+        "gpus": [held.mig or held.uuid for held in entry.held],
+        "capabilities": list(entry.capabilities),
+        "driver_version": entry.driver_version or None,
+        "adopted": entry.adopted,
+        "hook": entry.hook or None,
+    }
+
+
+def _decided(decided: ledger.Decided) -> dict[str, Any]:
+    plan = decided.plan
+    return {
+        **_named(decided.container),
+        "time": decided.time,
+        "decision": str(plan.decision),
+        "reasons": [attrs.asdict(reason) for reason in plan.reasons],
+        "asked": list(plan.request.devices) if plan.request else [],
+        "gpus": [item.mig.uuid if item.mig else item.gpu.uuid for item in plan.assigned],
+        "duration_ms": round(decided.duration_ms, 3),
+    }

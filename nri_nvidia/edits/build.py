@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All contributions to one container, merged in a fixed order."""
+
+from nri_nvidia import resolve
+from nri_nvidia.edits import devices, driver, hooks, model, options
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+
+
+def build(
+    request: request_model.GpuRequest,
+    allocation: resolve.Allocation,
+    inventory: host.Inventory,
+    container: containers.Container,
+    inject: options.InjectOptions,
+    *,
+    token: str = "",
+) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
+    """Give the edits and what should be said of them; raises HostError or RequestError."""
+    in_spec = frozenset(device.path for device in container.devices)
+    nodes = devices.build(request.capabilities, allocation, inventory, in_spec)
+    files, noted = driver.build(
+        request.capabilities, inventory, container.mounts, inject.library_dir
+    )
+    hook = hooks.build(files.mounts, inject, token=token)
+    return nodes.merged(files).merged(hook), noted

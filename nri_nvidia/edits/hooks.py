@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook that makes the driver's files findable in a container."""
+
+import posixpath
+from collections.abc import Iterable
+
+from nri_nvidia.edits import model, options
+from nri_nvidia.request import container as containers
+
+NAME = "nri-nvidia-hook"
+# A hook without an environment inherits the image's, as root (CVE-2025-23266).
+_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+
+
+def build(
+    mounts: Iterable[model.MountEdit], inject: options.InjectOptions, *, token: str = ""
+) -> model.ContainerEdits:
+    """Give the hook for these mounts, or nothing where it would have nothing to do."""
+    hook = inject.hook
+    below = [m for m in mounts if m.destination.startswith(inject.library_dir + "/")]
+    if hook is None or not below:
+        return model.ContainerEdits()
+    binaries = posixpath.join(inject.library_dir, "bin")
+    names = [
+        posixpath.basename(m.destination)
+        for m in below
+        if posixpath.dirname(m.destination) == binaries
+    ]
+    # -I and -S: nothing of the container or of a site directory is imported.
+    args = [hook.interpreter, "-I", "-S", hook.script, "--library-dir", inject.library_dir]
+    args += [part for name in sorted(names) for part in ("--link", name)]
+    args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
+    args += [part for step in hook.skipped for part in ("--skip", step)]
+    args += ["--timeout", str(hook.step_timeout), "--on-error", hook.on_error]
+    if hook.report_socket and token:
+        args += ["--report", hook.report_socket, "--token", token]
+    return model.ContainerEdits(
+        hooks=(
+            model.HookEdit(
+                stage="createContainer",
+                path=hook.interpreter,
+                args=tuple(args),
+                env=_ENVIRONMENT,
+                timeout=hook.timeout,
+            ),
+        )
+    )
+
+
+def is_ours(hook: containers.Hook) -> bool:
+    """Tell a hook of ours in a spec, whichever version and place it was installed from."""
+    return any(posixpath.basename(part) == NAME for part in (hook.path, *hook.args[:5]))

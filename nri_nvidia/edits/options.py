@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the edits are made, as the operator set it."""
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class HookOptions:
+    """How the hook is run.
+
+    `script` is the installed hook, `interpreter` a Python that any uid may execute. `ldconfig` is
+    the host's, empty for the hook's own choice. `skipped` names steps to leave out. `timeout` and
+    `step_timeout` are seconds: the runtime's limit for the hook and the hook's for ldconfig.
+    """
+
+    interpreter: str = "/usr/bin/python3"
+    script: str = "/run/nri-nvidia/hook/nri-nvidia-hook"
+    ldconfig: str = ""
+    skipped: tuple[str, ...] = ()
+    on_error: str = "continue"
+    timeout: int = 10
+    step_timeout: int = 5
+    report_socket: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class InjectOptions:
+    """Where driver files go in a container: everything of ours is below `library_dir`."""
+
+    library_dir: str = "/usr/local/nvidia"
+    hook: HookOptions | None = attrs.field(factory=HookOptions)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's files that are no libraries: programs, firmware, sockets, configuration."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from . import catalog, proc
+from .model import DriverFile, FileKind
+from .root import Root
+
+_GSP = re.compile(r"gsp[^/]*\.bin")
+
+
+def binaries(root: Root, version: str, library_directory: str) -> Iterator[DriverFile]:
+    """Give the driver's programs; the flavour that the libraries come from goes first."""
+    flavour = library_directory.rpartition("/")[2]
+    places = [f"/usr/lib/nvidia/{flavour}"]
+    places += [p.format(version=version) for p in catalog.VERSIONED_BINARY_DIRECTORIES]
+    places += [*catalog.BINARY_DIRECTORIES, "/usr/lib/nvidia/current"]
+    for name, capability in sorted(catalog.BINARIES.items()):
+        real = next((r for p in places if (r := _program(root, f"{p}/{name}"))), None)
+        if real is not None:
+            yield DriverFile(
+                kind=FileKind.BINARY,
+                source=root.reported(real),
+                names=(name,),
+                capabilities=frozenset({capability}),
+            )
+
+
+def firmware(driver: Root, system: Root, version: str) -> Iterator[DriverFile]:
+    """Give the firmware of the GPUs' system processor; it is needed whatever is asked for.
+
+    The kernel's own search order counts, `drivers/base/firmware_loader`.
+    """
+    configured = (system.text("/sys/module/firmware_class/parameters/path") or "").strip()
+    release = proc.kernel_release(system)
+    tops = [configured] if configured.startswith("/") else []
+    for top in ("/lib/firmware/updates", "/lib/firmware"):
+        tops += [f"{top}/{release}"] if release and "/" not in release else []
+        tops.append(top)
+    seen: set[str] = set()
+    for top in tops:
+        directory = os.path.normpath(f"{top}/nvidia/{version}")
+        for name in driver.entries(directory):
+            real = _regular(driver, f"{directory}/{name}")
+            if _GSP.fullmatch(name) and name not in seen and real is not None:
+                seen.add(name)
+                yield DriverFile(
+                    kind=FileKind.FIRMWARE,
+                    source=driver.reported(real),
+                    destination=f"{directory}/{name}",
+                )
+
+
+def sockets(root: Root) -> Iterator[DriverFile]:
+    """Give the sockets of the driver's daemons and the directory of its MPS control."""
+    for name, capability in sorted(catalog.SOCKETS.items()):
+        for top in ("/run", "/var/run"):
+            if _socket(root, f"{top}/{name}"):
+                yield DriverFile(
+                    kind=FileKind.SOCKET,
+                    source=root.reported(root.resolve(f"{top}/{name}") or ""),
+                    destination=f"/run/{name}",
+                    capabilities=frozenset({capability}),
+                )
+                break
+    status = root.stat(catalog.MPS_DIRECTORY)
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        yield DriverFile(
+            kind=FileKind.SOCKET,
+            source=root.reported(root.resolve(catalog.MPS_DIRECTORY) or ""),
+            destination=catalog.MPS_DIRECTORY,
+            capabilities=frozenset({"compute"}),
+            directory=True,
+        )
+
+
+def configs(root: Root) -> Iterator[DriverFile]:
+    """Give the files by which loaders (OpenCL, Vulkan, EGL) find the driver.
+
+    They go where a container's loaders look, wherever the host's distribution keeps them.
+    """
+    for name, (top, capability) in sorted(catalog.CONFIGS.items()):
+        for place in (*catalog.CONFIG_DIRECTORIES, ""):
+            real = _regular(root, f"{place}/{name}")
+            if real is not None:
+                yield DriverFile(
+                    kind=FileKind.CONFIG,
+                    source=root.reported(real),
+                    destination=f"{top}/{name}",
+                    capabilities=frozenset({capability}),
+                )
+                break
+
+
+def _regular(root: Root, path: str) -> str | None:
+    status = root.stat(path)
+    return root.resolve(path) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+def _program(root: Root, path: str) -> str | None:
+    status = root.stat(path)
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return None
+    return root.resolve(path) if status.st_mode & 0o111 and status.st_size else None
+
+
+def _socket(root: Root, path: str) -> bool:
+    status = root.stat(path)
+    # An archive or a repository cannot hold a socket: there a file stands for it.
+    kinds = (stat.S_ISSOCK, stat.S_ISREG) if root.recorded else (stat.S_ISSOCK,)
+    return status is not None and any(kind(status.st_mode) for kind in kinds)

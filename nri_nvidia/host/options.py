@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a scan looks, and what it may do there."""
+
+import os
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """Where a host's NVIDIA side is found.
+
+    `root` is where /proc and /sys are read, `driver_root` where the driver's user-space files live
+    as if it were `/`, `dev_root` the same for /dev. `library_search_paths` are directories below
+    the driver root; if any is given, they replace the well-known ones and ld.so.cache.
+    `create_device_nodes` lets a scan make missing nodes; on a recorded host it only means that
+    they count as made. `nvml_timeout` is in seconds. `nvml_environment` is added to the
+    environment of the process that asks NVML.
+    """
+
+    root: str = "/"
+    driver_root: str = "/"
+    dev_root: str = "/"
+    library_search_paths: tuple[str, ...] = ()
+    create_device_nodes: bool = True
+    nvml_timeout: float = 10.0
+    nvml_environment: tuple[tuple[str, str], ...] = ()
+    recorded: bool = False
+
+    @classmethod
+    def for_recorded(cls, directory: str, *, create_device_nodes: bool = True) -> "Options":
+        """Give options for a tree that records another host; nothing is ever written there.
+
+        Paths in its Inventory are those that the recorded host itself would use.
+        """
+        top = os.path.realpath(directory)
+        return cls(
+            root=top,
+            driver_root=top,
+            dev_root=top,
+            create_device_nodes=create_device_nodes,
+            recorded=True,
+        )

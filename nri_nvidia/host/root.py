@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths below a root: links resolve inside it, `..` cannot leave it, loops end."""
+
+import os
+import pathlib
+import stat
+
+import attrs
+
+# The kernel's own bound for one path look-up (path_resolution(7)).
+MAX_LINKS = 40
+
+# Nothing that is read as text (proc, sys, os-release) is anywhere near this long.
+TEXT_LIMIT = 1 << 20
+
+
+@attrs.frozen
+class Root:
+    """A directory taken for `/`. Inner paths are absolute as the tree itself would name them.
+
+    With `recorded` the tree shows another host: reported paths then lack the prefix.
+    """
+
+    directory: str = "/"
+    recorded: bool = False
+
+    def on_disk(self, inner: str) -> str:
+        """Give the path on this machine of an inner path, without resolving anything."""
+        return os.path.normpath(f"{self.directory}/{inner}")
+
+    def reported(self, inner: str) -> str:
+        """Give the path that an Inventory shows for an inner path."""
+        return inner if self.recorded else self.on_disk(inner)
+
+    def resolve(self, path: str) -> str | None:
+        """Give the inner path with all links resolved; None if it is missing or loops.
+
+        This is a look-up, no guard against one who swaps links meanwhile: the trees belong to the
+        host's administrator.
+        """
+        pending = [part for part in reversed(path.split("/")) if part not in {"", "."}]
+        done: list[str] = []
+        links = 0
+        top = self.directory.rstrip("/")
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/".join((top, *done, part))
+            try:
+                mode = os.lstat(here).st_mode
+                target = str(pathlib.Path(here).readlink()) if stat.S_ISLNK(mode) else None
+            except (OSError, ValueError):
+                return None
+            if target is None:
+                done.append(part)
+                if pending and not stat.S_ISDIR(mode):
+                    return None
+                continue
+            links += 1
+            if links > MAX_LINKS:
+                return None
+            if target.startswith("/"):
+                done.clear()
+            pending.extend(p for p in reversed(target.split("/")) if p not in {"", "."})
+        return "/" + "/".join(done)
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """Give the status of what a path leads to, None if that is nothing."""
+        inner = self.resolve(path)
+        if inner is None:
+            return None
+        try:
+            return os.lstat(self.on_disk(inner))
+        except OSError:
+            return None
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        """Give the sorted names in a directory, none if it is not there or not readable."""
+        inner = self.resolve(path)
+        if inner is None:
+            return ()
+        try:
+            return tuple(sorted(p.name for p in pathlib.Path(self.on_disk(inner)).iterdir()))
+        except OSError:
+            return ()
+
+    def data(self, path: str, limit: int = TEXT_LIMIT) -> bytes | None:
+        """Give up to `limit` bytes of a regular file, None if there is none to read."""
+        inner = self.resolve(path)
+        if inner is None:
+            return None
+        try:
+            # O_NONBLOCK: a fifo in the place of a file must not stop the daemon.
+            fd = os.open(self.on_disk(inner), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return _read(fd, limit)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def text(self, path: str) -> str | None:
+        """Give a file's text; bytes that are not UTF-8 come as replacement characters."""
+        content = self.data(path)
+        return None if content is None else content.decode("utf-8", "replace")
+
+
+def _read(fd: int, limit: int) -> bytes:
+    # Files in proc and sys report size 0 and may answer in pieces.
+    chunks: list[bytes] = []
+    left = limit
+    while left > 0:
+        chunk = os.read(fd, min(left, 1 << 16))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)

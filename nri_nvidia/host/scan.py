@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composes what the kernel, the file system and NVML tell into one Inventory."""
+
+import re
+from collections.abc import Iterator
+
+import attrs
+
+from nri_nvidia.errors import HostError
+
+from . import catalog, devices, files, libraries, proc, report
+from .model import DriverFile, Gpu, Inventory, Problem
+from .options import Options
+from .root import Root
+
+
+def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
+    """Look at the host now.
+
+    `nvml` is what NVML last said, None if it did not say anything. On a recorded host it is read
+    from `nvml.json`. Missing device nodes are made if the options allow it. Nothing is raised for
+    what a host lacks: it shows as a problem, or as a node that does not exist.
+    """
+    system = Root(options.root, options.recorded)
+    problems: list[Problem] = []
+    if options.recorded and nvml is None:
+        nvml, said = _recorded_report(system)
+        problems += said
+    version = proc.module_version(system)
+    known = devices.tables(options)
+    gpus = _gpus(system, known, nvml)
+    hardware = proc.hardware(system)
+    if hardware and not version:
+        problems.append(_NO_DRIVER)
+    order = _order_problem(gpus, nvml)
+    user_space = user_space_of(options, version)
+    return Inventory(
+        driver_version=version,
+        libraries_version=user_space.found.version,
+        cuda_version=nvml.cuda_version if nvml else "",
+        hardware=hardware or bool(gpus),
+        gpus=gpus,
+        control=devices.control(known),
+        caps_nodes=devices.caps(known, _caps_of(gpus)),
+        imex_major=known.majors.get("nvidia-caps-imex-channels", -1),
+        imex_channels=devices.imex_channels(known),
+        extra_nodes=devices.on_request(known),
+        files=user_space.files,
+        nvml_state="absent" if nvml is None else "mismatch" if order else "ok",
+        layout=_layout(user_space.found.directory),
+        problems=(*problems, *order, *_nvml_problems(nvml, version), *user_space.problems),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class UserSpace:
+    """The driver's files, where they were found and what is wrong with them."""
+
+    found: libraries.Found
+    files: tuple[DriverFile, ...]
+    problems: tuple[Problem, ...]
+
+
+def user_space_of(options: Options, version: str) -> UserSpace:
+    """Find the driver's files below the driver root.
+
+    A driver root that holds no driver (yet) gives way to the host's own root, if the module's
+    version is there: a driver container's directory exists long before it is filled, and after
+    it was left.
+    """
+    root = Root(options.driver_root, options.recorded)
+    found = libraries.find(root, options.library_search_paths, version)
+    problems: tuple[Problem, ...] = ()
+    empty = version and not found.files and not found.version
+    if empty and options.driver_root != options.root:
+        other = libraries.find(Root(options.root), (), version)
+        if other.files:
+            root, found = Root(options.root), other
+            problems = (_moved(options),)
+    system = Root(options.root, options.recorded)
+    parts: list[DriverFile] = list(found.files)
+    if found.files:
+        parts += files.binaries(root, found.version, found.directory)
+        parts += files.firmware(root, system, found.version)
+        parts += files.configs(root)
+        parts += files.sockets(root)
+    return UserSpace(found=found, files=tuple(parts), problems=(*problems, *found.problems))
+
+
+def _gpus(system: Root, known: devices.Tables, nvml: report.Report | None) -> tuple[Gpu, ...]:
+    """Join the GPUs of /proc with those of NVML, in PCI order."""
+    listed = {gpu.bus_id: gpu for gpu in proc.gpus(system)}
+    told = {gpu.bus_id: gpu for gpu in (nvml.gpus if nvml else ())}
+    sliced = devices.mig_gpus(known)
+    gpus: list[Gpu] = []
+    index = 0
+    for bus_id in sorted({*listed, *told}, key=proc.bus_key):
+        base = listed.get(bus_id) or _from_nvml(told[bus_id])
+        gpu = _joined(base, told.get(bus_id), index)
+        gpus.append(
+            attrs.evolve(
+                gpu,
+                node=None if gpu.excluded else devices.gpu(known, gpu.minor),
+                # NVML may be silent, but an instance in /proc means that the GPU is divided.
+                mig_enabled=gpu.mig_enabled or gpu.minor in sliced,
+                dri_nodes=devices.dri(known, proc.drm_names(system, bus_id)),
+            )
+        )
+        index += not gpu.excluded
+    return tuple(gpus)
+
+
+def _joined(base: proc.ProcGpu, told: report.ReportGpu | None, index: int) -> Gpu:
+    gpu = Gpu(
+        index=-1 if base.excluded else index,
+        uuid=base.uuid,
+        minor=base.minor,
+        bus_id=base.bus_id,
+        name=base.name,
+        excluded=base.excluded,
+    )
+    if told is None:
+        return gpu
+    return attrs.evolve(
+        gpu,
+        uuid=base.uuid or told.uuid,
+        minor=base.minor if base.minor >= 0 else told.minor,
+        name=told.name or base.name,
+        brand=told.brand,
+        architecture=told.architecture,
+        compute_capability=told.compute_capability,
+        memory_bytes=told.memory_bytes,
+        mig_enabled=told.mig_enabled,
+        mig_devices=told.mig_devices,
+    )
+
+
+def _from_nvml(told: report.ReportGpu) -> proc.ProcGpu:
+    return proc.ProcGpu(bus_id=told.bus_id, uuid=told.uuid, minor=told.minor, name=told.name)
+
+
+def _caps_of(gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    """Name the capabilities of NVML's MIG devices; the number is the GPU's minor."""
+    for gpu in gpus:
+        for device in gpu.mig_devices:
+            yield f"gpu{gpu.minor}/gi{device.gi}/access"
+            yield f"gpu{gpu.minor}/gi{device.gi}/ci{device.ci}/access"
+
+
+def _order_problem(gpus: tuple[Gpu, ...], nvml: report.Report | None) -> tuple[Problem, ...]:
+    """Compare NVML's indexes with PCI order: where they differ, an index means nothing."""
+    by_bus = {gpu.bus_id: gpu.index for gpu in gpus}
+    for told in nvml.gpus if nvml else ():
+        if by_bus[told.bus_id] != told.index:
+            return (
+                Problem(
+                    code="gpu-order-mismatch",
+                    message=f"NVML calls GPU {told.uuid} index {told.index}, "
+                    f"its place in PCI order is {by_bus[told.bus_id]}",
+                    hint="ask for GPUs by UUID",
+                ),
+            )
+    return ()
+
+
+def _nvml_problems(nvml: report.Report | None, version: str) -> Iterator[Problem]:
+    for sentence in nvml.errors if nvml else ():
+        yield Problem(code="gpu-not-answering", message=f"NVML cannot describe {sentence}")
+    if nvml and version and nvml.driver_version != version:
+        yield Problem(
+            code="nvml-version-mismatch",
+            message=f"NVML speaks of driver {nvml.driver_version}, "
+            f"the loaded kernel module is {version}",
+        )
+
+
+def _recorded_report(root: Root) -> tuple[report.Report | None, list[Problem]]:
+    document = root.data("/nvml.json")
+    if document is None:
+        return None, []
+    try:
+        return report.parse(document), []
+    except HostError as error:
+        return None, [Problem(code=error.code, message=error.message, hint=error.hint)]
+
+
+def _layout(directory: str) -> str:
+    if not directory:
+        return ""
+    return next(name for pattern, name in catalog.LAYOUTS if re.fullmatch(pattern, directory))
+
+
+def _moved(options: Options) -> Problem:
+    return Problem(
+        code="driver-root-empty",
+        message=f"{options.driver_root} holds no driver libraries, "
+        f"those of {options.root} are used",
+        hint=f"wait for the driver container, or set host.driver_root to {options.root}",
+    )
+
+
+_NO_DRIVER = Problem(
+    code="driver-not-loaded",
+    message="there is an NVIDIA GPU, but the NVIDIA kernel module is not loaded",
+    hint="load it: modprobe nvidia",
+)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handlers that a runtime calls, for the length of one connection.
+
+The first thing a handler does is convert, the last is render; what lies between is the Decider's.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import attrs
+from grpclib import const
+
+from nri_nvidia import errors
+from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
+from nri_nvidia.edits import model
+from nri_nvidia.render import nri as render
+from nri_nvidia.request import container as request_model
+from nri_nvidia.ttrpc import errors as ttrpc_errors
+from nri_nvidia.ttrpc import server
+
+from . import convert
+
+_EMPTY = api.Empty()
+_LAST_KNOWN_EVENTS = 0x7FF
+"""The events of NRI 0.9 and older; a runtime that does not know a bit refuses the plugin."""
+_SERVICE = "/nri.pkg.api.v1alpha1.Plugin"
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+
+
+class HandshakeFailed(errors.Error):
+    """Raised when a connection was made but the plugin is not in service on it."""
+
+    code = "handshake-failed"
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeInfo:
+    """What the runtime says of itself. Timeouts are in seconds; `nri_version` may be empty.
+
+    `version` is decorated at will by distributions (`1.7.24~ds1`, `v2.2.1`).
+    """
+
+    name: str = ""
+    version: str = ""
+    nri_version: str = ""
+    request_timeout: float = 2.0
+    registration_timeout: float = 5.0
+
+    @property
+    def can_inject(self) -> bool:
+        """Whether it takes devices and hooks: docker refuses a container for which we give any."""
+        return self.name != "docker"
+
+
+class Decider(Protocol):
+    """What the plugin serves: it decides, and hears what happens."""
+
+    async def configure(self, config: str, runtime: RuntimeInfo) -> None:
+        """Take the configuration text that the runtime has for us; raise Error to be left out."""
+
+    async def registered(self, runtime: RuntimeInfo) -> None:
+        """Hear that the runtime has taken the plugin in."""
+
+    async def synchronized(self, containers: Sequence[request_model.Container]) -> None:
+        """Hear of the containers that were there before; new ones may have been created since.
+
+        Cancelled when the connection ends meanwhile.
+        """
+
+    async def create_container(
+        self, container: request_model.Container, deadline: float
+    ) -> model.ContainerEdits:
+        """Decide by `deadline` (loop time); raise Error to have the creation refused."""
+
+    async def stop_container(self, container_id: str) -> None:
+        """Hear that a container stopped; it may be one that was refused."""
+
+    async def remove_container(self, container_id: str) -> None:
+        """Hear that a container is gone."""
+
+    async def disconnected(self) -> None:
+        """Hear that the connection which was registered has ended."""
+
+
+def _handles(event: int) -> Callable[[H], H]:
+    def mark(handler: H) -> H:
+        handler.event = event  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+class Plugin(api.PluginBase):
+    """The plugin's side of one connection.
+
+    `configured` and `acknowledged` are set when the runtime has our answer to Configure and to
+    the last Synchronize; they raise when that answer was an error or came too late.
+    """
+
+    def __init__(self, decider: Decider) -> None:
+        loop = asyncio.get_running_loop()
+        self.runtime = RuntimeInfo()
+        self.configured: asyncio.Future[None] = loop.create_future()
+        self.acknowledged: asyncio.Future[None] = loop.create_future()
+        self.pods: list[bytes] = []
+        self.containers: list[bytes] = []
+        self._decider = decider
+        self._more = True
+
+    @staticmethod
+    def events() -> int:
+        """Give the mask of the events that are handled, bit `Event - 1` each."""
+        marked = (getattr(member, "event", 0) for member in vars(Plugin).values())
+        mask: int = sum(1 << (int(event) - 1) for event in marked if event)
+        assert mask & ~_LAST_KNOWN_EVENTS == 0
+        return mask
+
+    def observe(self, outcome: server.Outcome) -> None:
+        """Note how a request was answered (the server calls this)."""
+        if outcome.route == f"{_SERVICE}/Configure":
+            _settle(self.configured, outcome)
+        elif outcome.route == f"{_SERVICE}/Synchronize" and (
+            not self._more or outcome.late or outcome.status is not const.Status.OK
+        ):
+            _settle(self.acknowledged, outcome)
+
+    async def configure(self, message: api.ConfigureRequest) -> api.ConfigureResponse:
+        """Hand the configuration on and subscribe."""
+        self.runtime = RuntimeInfo(
+            name=message.runtime_name,
+            version=message.runtime_version,
+            nri_version=message.nri_version,
+            request_timeout=message.request_timeout / 1000 or 2.0,
+            registration_timeout=message.registration_timeout / 1000 or 5.0,
+        )
+        await self._decider.configure(message.config, self.runtime)
+        return api.ConfigureResponse(events=self.events())
+
+    async def synchronize(self, message: api.SynchronizeRequest) -> api.SynchronizeResponse:
+        """Put the lists aside undecoded, since the runtime stands still meanwhile."""
+        self.pods += message.pods
+        self.containers += message.containers
+        self._more = message.more
+        return api.SynchronizeResponse(more=message.more)
+
+    @_handles(api.Event.CREATE_CONTAINER)
+    async def create_container(
+        self, message: api.CreateContainerRequest
+    ) -> api.CreateContainerResponse:
+        """Ask the Decider; an error refuses the creation."""
+        shown = convert.container(message.pod, message.container)
+        if not self.runtime.can_inject:
+            return api.CreateContainerResponse()
+        deadline = server.deadline()
+        if deadline is None:
+            now = asyncio.get_running_loop().time()
+            deadline = now + self.runtime.request_timeout - server.MARGIN
+        return render.response(await self._decider.create_container(shown, deadline))
+
+    @_handles(api.Event.STOP_CONTAINER)
+    async def stop_container(self, message: api.StopContainerRequest) -> api.StopContainerResponse:
+        """Pass it on."""
+        await self._decider.stop_container(_id(message.container))
+        return api.StopContainerResponse()
+
+    @_handles(api.Event.REMOVE_CONTAINER)
+    async def remove_container(self, message: api.RemoveContainerRequest) -> api.Empty:
+        """Pass it on (NRI 0.12 and later)."""
+        await self._decider.remove_container(_id(message.container))
+        return _EMPTY
+
+    async def state_change(self, message: api.StateChangeEvent) -> api.Empty:
+        """Pass on what had no method of its own before NRI 0.12."""
+        if message.event == api.Event.REMOVE_CONTAINER:
+            await self._decider.remove_container(_id(message.container))
+        return _EMPTY
+
+    async def _nothing(self, empty: api.Empty) -> api.Empty:  # noqa: ARG002
+        return _EMPTY
+
+    # Not subscribed to; answered all the same, since UNIMPLEMENTED would fail a pod.
+    shutdown = _nothing
+    run_pod_sandbox = _nothing
+    update_pod_sandbox = _nothing
+    post_update_pod_sandbox = _nothing
+    stop_pod_sandbox = _nothing
+    remove_pod_sandbox = _nothing
+    post_create_container = _nothing
+    start_container = _nothing
+    post_start_container = _nothing
+    update_container = _nothing
+    post_update_container = _nothing
+
+
+def _id(container: api.ContainerReference) -> str:
+    if not container.id:
+        raise ttrpc_errors.RemoteProtocolError("the runtime names a container without an id")
+    return container.id
+
+
+def _settle(future: asyncio.Future[None], outcome: server.Outcome) -> None:
+    if future.done():
+        return
+    method = outcome.route.rpartition("/")[2]
+    if outcome.status is not const.Status.OK:
+        message = f"{method} was answered with an error: {outcome.message}"
+    elif outcome.late:
+        message = f"{method} was answered after {outcome.elapsed:.1f} s, too late for the runtime"
+    else:
+        future.set_result(None)
+        return
+    future.set_exception(HandshakeFailed(message))
+    future.exception()  # it is not a defect when nobody waits any more

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the hook where every runtime and every user namespace can start it.
+
+A hook in a user namespace runs with the rights of an ordinary user of the host, and a container
+may outlive the virtual environment that the daemon came from. So the hook is one script, outside
+of both, and an interpreter that anybody can execute runs it.
+"""
+
+import ast
+import contextlib
+import os
+import secrets
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from nri_nvidia import errors
+
+NAME = "nri-nvidia-hook"
+SHEBANG = "#!/usr/bin/python3 -IS\n"  # for a person who tries it; runtimes name the interpreter
+OLDEST = (3, 9)
+USUAL = "/usr/local/lib/nri-nvidia"
+# What the hook imports beyond the interpreter itself; a minimal installation lacks some of it.
+PROBE = (
+    "import ctypes, fcntl, json, re, resource, select, socket, os, sys; "
+    "print(*sys.version_info[:2], os.__file__, sep='\\n')"
+)
+
+
+def install(directory: str) -> str:
+    """Write the hook script below an absolute directory, made if missing; give the script's path.
+
+    A script with the same content is left as it is. Raises HostError where others than root could
+    replace the script, or users could not read it.
+    """
+    folder = Path(directory)
+    if not folder.is_absolute():
+        raise errors.HostError(
+            f"the hook's directory {directory!r} is not an absolute path",
+            hint=f"name one that only root can write to, such as {USUAL}",
+        )
+    make(folder)
+    check(folder.resolve())
+    path = folder / NAME
+    content = script().encode()
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        same = (status.st_mode, status.st_uid) == (stat.S_IFREG | 0o755, 0)
+        if same and path.read_bytes() == content:
+            return str(path)
+    replace(path, content)
+    return str(path)
+
+
+def script() -> str:
+    """Give the hook as one file: `view`, then `hook` without the imports that join the two."""
+    parts = []
+    for number, name in enumerate(("view.py", "hook.py")):
+        source = (Path(__file__).parent / name).read_text(encoding="utf-8")
+        lines = source.splitlines(keepends=True)
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ImportFrom) and joins(node.module or "", first=number == 0):
+                last = node.end_lineno or node.lineno
+                lines[node.lineno - 1 : last] = ["\n"] * (last - node.lineno + 1)
+        parts.append("".join(lines))
+    return SHEBANG + "\n\n".join(parts)
+
+
+def joins(module: str, *, first: bool) -> bool:
+    """Whether an import has no place in the one file; `__future__` has one at its beginning."""
+    return module.startswith("nri_nvidia") or (module == "__future__" and not first)
+
+
+def make(folder: Path) -> None:
+    """Make a directory and those above it, each 0755 whatever the umask."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        for each in reversed(missing):
+            each.mkdir()
+            each.chmod(0o755)
+    except OSError as error:
+        raise errors.HostError(
+            f"the hook's directory {folder} cannot be made: {error.strerror}",
+            hint="make it, or name another one that only root can write to",
+        ) from error
+
+
+def check(folder: Path) -> None:
+    """Raise HostError if others can change what is in a directory, or cannot reach it."""
+    hint = f"name one outside of homes that only root can write to, such as {USUAL}"
+    homes = [Path("/root"), Path("/home"), Path.home()]
+    if any(home in (folder, *folder.parents) for home in homes if home != Path("/")):
+        raise errors.HostError(
+            f"the hook's directory {folder} is below a home directory", hint=hint
+        )
+    for each in (folder, *folder.parents):
+        status = each.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid != 0:
+            raise errors.HostError(
+                f"{each} belongs to user {status.st_uid}, not to root", hint=hint
+            )
+        if mode & 0o022 and (each == folder or not mode & stat.S_ISVTX):
+            raise errors.HostError(f"{each} can be written by others ({mode:04o})", hint=hint)
+        if not mode & 0o001 or (each == folder and not mode & 0o004):
+            raise errors.HostError(f"{each} is closed to other users ({mode:04o})", hint=hint)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Put an executable file in place at once."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            os.fchown(file.fileno(), 0, 0)
+            os.fchmod(file.fileno(), 0o755)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise errors.HostError(
+            f"the hook {path} cannot be written: {error.strerror}",
+            hint="name a directory that root can write to; some hosts have a read-only /usr",
+        ) from error
+
+
+def interpreter() -> str:
+    """Give the Python that runs the hook: the system's, else the one that runs this.
+
+    Raises HostError where neither is new enough, complete, and open to every user.
+    """
+    candidates = dict.fromkeys(("/usr/bin/python3", os.path.realpath(sys.executable)))
+    problems = []
+    for candidate in candidates:
+        problem = unfit(candidate)
+        if not problem:
+            return candidate
+        problems.append(f"{candidate} {problem}")
+    raise errors.HostError(
+        f"no Python here can run the hook: {'; '.join(problems)}",
+        hint="install the distribution's python3, 3.9 or later, as /usr/bin/python3",
+    )
+
+
+def unfit(candidate: str) -> str:
+    """Say why an interpreter cannot run the hook for every user; empty if it can."""
+    closed = closed_at(candidate)
+    if closed:
+        return closed
+    command = [candidate, "-I", "-S", "-c", PROBE]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=30, env={},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not start: {error}"
+    if done.returncode:
+        return f"is incomplete: {done.stderr.strip().rpartition(chr(10))[2]}"
+    major, minor, library = done.stdout.splitlines()[:3]
+    if (int(major), int(minor)) < OLDEST:
+        return f"is {major}.{minor}, older than {'.'.join(map(str, OLDEST))}"
+    return closed_at(library)
+
+
+def closed_at(path: str) -> str:
+    """Say what keeps an ordinary user from a file; empty if nothing does."""
+    file = Path(path)
+    try:
+        real = file.resolve(strict=True)
+        for folder in (*file.parents, *real.parents):
+            if not folder.stat().st_mode & 0o001:
+                return f"is closed to other users at {folder}"
+        return "" if real.stat().st_mode & 0o004 else "cannot be read by other users"
+    except OSError as error:
+        return f"is not there: {error.strerror}"

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way from a container to a decision; every door takes it.
+
+Pure: no clock, no file, no socket. What only some doors know comes in as `Context`.
+"""
+
+import enum
+import posixpath
+import re
+
+import attrs
+
+from nri_nvidia import errors, resolve
+from nri_nvidia.edits import build, hooks, model, options
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+from nri_nvidia.request import parse, policy
+
+_OTHER_INJECTORS = {"nvidia-container-runtime-hook", "nvidia-container-toolkit"}
+_GPU_NODE = re.compile(r"/dev/nvidia(\d+)", re.ASCII)
+
+
+class Decision(enum.StrEnum):
+    """What happens to a container.
+
+    INJECT: it is given GPUs or driver files. IGNORE: it is created and given nothing. DENY: policy
+    refuses its creation. ERROR: it asked for what this host cannot give, and creation fails.
+    """
+
+    INJECT = "inject"
+    IGNORE = "ignore"
+    DENY = "deny"
+    ERROR = "error"
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """All settings that a decision depends on."""
+
+    request: policy.RequestPolicy = attrs.field(factory=policy.RequestPolicy)
+    inject: options.InjectOptions = attrs.field(factory=options.InjectOptions)
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """What only some doors know.
+
+    `allocated` are the UUIDs that the kubelet gave this container (None: not known).
+    `hook_token` goes into the hook's report of its result.
+    """
+
+    allocated: frozenset[str] | None = None
+    hook_token: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """A decision with its reasons and all that follows from it."""
+
+    decision: Decision
+    reasons: tuple[Reason, ...] = ()
+    request: request_model.GpuRequest | None = None
+    assigned: tuple[resolve.Assigned, ...] = ()
+    driver_version: str = ""
+    edits: model.ContainerEdits = attrs.field(factory=model.ContainerEdits)
+
+    @property
+    def created(self) -> bool:
+        """Whether the container would be created."""
+        return self.decision in {Decision.INJECT, Decision.IGNORE}
+
+    def refusal(self) -> errors.Error:
+        """Give a refused plan as the error to answer with."""
+        reason = self.reasons[-1]
+        family = errors.PolicyError if self.decision is Decision.DENY else errors.RequestError
+        return family(reason.message, hint=reason.hint, code=reason.code)
+
+
+def asks(container: containers.Container, rules: Policy) -> bool:
+    """Tell whether a container asks for anything, so that the host must be looked at."""
+    parsed = parse.parse(container, rules.request)
+    return parsed.request is not None and parsed.error is None
+
+
+def plan(
+    container: containers.Container,
+    inventory: host.Inventory,
+    rules: Policy,
+    context: Context | None = None,
+) -> Plan:
+    """Decide over one container on one host; never raises for what a container asks."""
+    context = context or Context()
+    parsed = parse.parse(container, rules.request)
+    request = parsed.request
+    if request is None:
+        return Plan(decision=Decision.IGNORE, reasons=parsed.reasons)
+    if parsed.error is not None:
+        return Plan(
+            decision=Decision.ERROR,
+            reasons=(*parsed.reasons, Reason.of(parsed.error)),
+            request=request,
+        )
+    other = _already_served(container)
+    if other:
+        return Plan(decision=Decision.IGNORE, reasons=(*parsed.reasons, other), request=request)
+    try:
+        return _decide(container, parsed, request, inventory, rules=rules, context=context)
+    except errors.Error as error:
+        refusal = refused(error, request)
+        return attrs.evolve(
+            refusal,
+            reasons=(*parsed.reasons, *refusal.reasons),
+            driver_version=inventory.driver_version,
+        )
+
+
+def refused(error: errors.Error, request: request_model.GpuRequest | None) -> Plan:
+    """Give the plan that an error makes of a request."""
+    denied = isinstance(error, errors.PolicyError)
+    return Plan(
+        decision=Decision.DENY if denied else Decision.ERROR,
+        reasons=(Reason.of(error),),
+        request=request,
+    )
+
+
+def _decide(
+    container: containers.Container,
+    parsed: parse.Parsed,
+    request: request_model.GpuRequest,
+    inventory: host.Inventory,
+    *,
+    rules: Policy,
+    context: Context,
+) -> Plan:
+    allocation = _from_spec(container, request, inventory) or _as_allocated(
+        request, resolve.resolve(request, inventory), context
+    )
+    noted = (*parsed.reasons, *allocation.reasons)
+    if not allocation.given:
+        return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
+    edits, kept = build.build(
+        request, allocation, inventory, container, rules.inject, token=context.hook_token
+    )
+    return Plan(
+        decision=Decision.INJECT,
+        reasons=(*noted, *kept),
+        request=request,
+        assigned=allocation.assigned,
+        driver_version=inventory.driver_version or inventory.libraries_version,
+        edits=edits,
+    )
+
+
+def _already_served(container: containers.Container) -> Reason | None:
+    """Recognise ourselves and other injectors at work: there are never two owners."""
+    for hook in container.hooks:
+        if hooks.is_ours(hook):
+            return Reason(
+                code="already-served",
+                message="the container's spec already holds our edits",
+                hint="two copies of nri-nvidia on one node? nri-nvidia status shows this one",
+            )
+        if posixpath.basename(hook.path) in _OTHER_INJECTORS:
+            return Reason(
+                code="other-injector",
+                message=f"the container's spec holds {hook.path}, which gives GPUs by itself; "
+                "nothing is added to it",
+                hint="remove the nvidia runtime class or runtime from this container",
+            )
+    return None
+
+
+def _from_spec(
+    container: containers.Container,
+    request: request_model.GpuRequest,
+    inventory: host.Inventory,
+) -> resolve.Allocation | None:
+    """Take GPU nodes that the spec already holds for the answer (a device plugin passed them)."""
+    minors = {
+        int(match[1])
+        for device in container.devices
+        if (match := _GPU_NODE.fullmatch(device.path))
+    }
+    present = tuple(resolve.Assigned(gpu=gpu) for gpu in inventory.usable if gpu.minor in minors)
+    if not present or not request.devices:
+        return None
+    resolve.require_driver(request, inventory)
+    listed = ", ".join(str(item.gpu.index) for item in present)
+    return resolve.Allocation(
+        assigned=present,
+        reasons=(
+            Reason(
+                code="devices-in-spec",
+                message=f"the container's spec already holds the nodes of GPU {listed}: these are "
+                f"what it gets, {request.variable} adds driver files and no further GPU",
+            ),
+        ),
+    )
+
+
+def _as_allocated(
+    request: request_model.GpuRequest, allocation: resolve.Allocation, context: Context
+) -> resolve.Allocation:
+    """Hold a claim against what the kubelet allocated; raises PolicyError for more than that."""
+    if context.allocated is None or not allocation.given or not request.devices:
+        return allocation
+    allowed = {uuid.lower() for uuid in context.allocated}
+    within = tuple(item for item in allocation.assigned if _uuid(item).lower() in allowed)
+    outside = [_uuid(item) for item in allocation.assigned if item not in within]
+    if not outside:
+        return allocation
+    allotted = ", ".join(sorted(context.allocated)) or "no GPU"
+    if not request.wants_all:
+        raise errors.PolicyError(
+            f"{request.variable}: {', '.join(outside)} was asked for, and the kubelet allocated "
+            f"{allotted} to this container",
+            hint="request the GPU as a resource: resources.limits nvidia.com/gpu",
+            code="not-allocated",
+        )
+    narrowed = Reason(
+        code="narrowed-to-allocated",
+        message=f"{request.variable}=all means what the kubelet allocated to this container: "
+        f"{allotted}",
+    )
+    return attrs.evolve(
+        allocation,
+        assigned=within,
+        reasons=(*allocation.reasons, narrowed),
+        given=bool(within),
+    )
+
+
+def _uuid(item: resolve.Assigned) -> str:
+    return item.mig.uuid if item.mig else item.gpu.uuid

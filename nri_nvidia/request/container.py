@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The neutral view of a container that every front end produces."""
+
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Mount:
+    """A mount that the container's spec already holds."""
+
+    source: str
+    destination: str
+    type: str = ""
+    options: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Device:
+    """A device node that the container's spec already holds; `type` is `c`, `b`, `u` or `p`."""
+
+    path: str
+    type: str = "c"
+    major: int = -1
+    minor: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class Hook:
+    """A hook that the container's spec already holds; only what names its owner is kept."""
+
+    stage: str
+    path: str
+    args: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Container:
+    """One container as NRI, an OCI config.json or a command line shows it.
+
+    `env` holds `KEY=VALUE` entries in the order of the spec; entries without `=` may occur and
+    mean nothing. `privileged` is None where the front end cannot tell.
+    """
+
+    id: str = ""
+    name: str = ""
+    pod: str = ""
+    namespace: str = ""
+    pod_uid: str = ""
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    annotations: Mapping[str, str] = attrs.field(factory=dict)
+    env: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    privileged: bool | None = None
+
+    @property
+    def display(self) -> str:
+        """The name a person knows it by: `namespace/pod/container`, else its name or short id."""
+        if self.pod and self.name:
+            prefix = f"{self.namespace}/" if self.namespace else ""
+            return f"{prefix}{self.pod}/{self.name}"
+        return self.name or self.id[:12] or "container"
+
+    def environment(self) -> dict[str, str]:
+        """Give the variables; of an entry that occurs twice the later one counts.
+
+        Engines append the user's values after the image's. An entry without `=` is ignored.
+        """
+        pairs = (entry.partition("=") for entry in self.env)
+        return {key: value for key, sep, value in pairs if sep}

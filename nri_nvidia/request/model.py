@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was asked, as values."""
+
+import enum
+
+import attrs
+
+
+class Capability(enum.StrEnum):
+    """A driver capability: it selects files and control nodes (NVIDIA_DRIVER_CAPABILITIES)."""
+
+    COMPAT32 = "compat32"
+    COMPUTE = "compute"
+    DISPLAY = "display"
+    GRAPHICS = "graphics"
+    NGX = "ngx"
+    UTILITY = "utility"
+    VIDEO = "video"
+
+
+ALL_CAPABILITIES = frozenset(Capability)
+DEFAULT_CAPABILITIES = frozenset({Capability.COMPUTE, Capability.UTILITY})
+
+
+class Source(enum.StrEnum):
+    """The channel that a request came through."""
+
+    ENV = "env"
+    MOUNT = "mount"
+    ANNOTATION = "annotation"
+
+
+@attrs.frozen(kw_only=True)
+class GpuRequest:
+    """A container's request for the driver, and for GPUs if `devices` is not empty.
+
+    `devices` is `("all",)`, a list of ids without duplicates in the order given, or empty for
+    `none`: driver files and control nodes but no GPU. "Not a GPU container" is None, never a
+    GpuRequest. `variable` is what the ids were read from, for messages.
+    """
+
+    source: Source
+    devices: tuple[str, ...]
+    capabilities: frozenset[Capability] = DEFAULT_CAPABILITIES
+    variable: str = "NVIDIA_VISIBLE_DEVICES"
+    legacy_image: bool = False
+    imex_channels: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether every GPU was asked for."""
+        return self.devices == ("all",)

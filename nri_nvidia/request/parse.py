@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a container to what it asks for.
+
+Three outcomes are kept apart: no GPU container at all (`request` is None), the driver without a
+GPU (`none`: `devices` is empty), and GPUs.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from nri_nvidia import errors
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model, policy, requirements
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+MOUNT_ROOT = "/var/run/nvidia-container-devices"
+
+_CDI_NAME = re.compile(
+    r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    r"/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
+)
+
+
+@attrs.frozen(kw_only=True)
+class Parsed:
+    """What was read: the request if there is one, why something was left out, what is wrong.
+
+    With an `error` the request holds as much as could be read before it.
+    """
+
+    request: model.GpuRequest | None = None
+    reasons: tuple[Reason, ...] = ()
+    error: errors.RequestError | None = None
+
+
+def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parsed:
+    """Read a container's request by the order annotations > mounts > environment.
+
+    The channels are alternatives and are never merged (toolkit `image/devices.go`). IMEX channels
+    asked for by mounts do not count as a request for a GPU.
+    """
+    env = container.environment()
+    legacy = is_legacy_image(env)
+    noted: list[Reason] = []
+    channel = (
+        _from_annotations(container.annotations, rules)
+        or _from_mounts(container.mounts, rules)
+        or _from_environment(env, rules, legacy=legacy)
+    )
+    imex = imex_channels(container, rules)
+    if channel is None:
+        return Parsed()
+    source, variable, devices = channel
+    if source is model.Source.ENV and not _may_use_environment(container, rules):
+        value = env.get(variable)
+        said = f"{variable}={value}" if value is not None else "the default of an old CUDA image"
+        noted.append(
+            Reason(
+                code="environment-not-accepted",
+                message=f"{said} is ignored: the container is not privileged and this node takes "
+                "GPU requests from the environment of privileged containers only",
+                hint="request.accept_env_when_unprivileged allows it for all",
+            )
+        )
+        return Parsed(reasons=tuple(noted))
+    request = model.GpuRequest(
+        source=source,
+        devices=devices,
+        variable=variable,
+        legacy_image=legacy,
+        imex_channels=imex,
+        capabilities=frozenset(),
+    )
+    try:
+        _refuse_mig_management(container, env)
+        chosen = capabilities(env, rules, legacy=legacy)
+        wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
+    except errors.RequestError as error:
+        return Parsed(request=request, reasons=tuple(noted), error=error)
+    request = attrs.evolve(request, capabilities=chosen, requirements=wanted)
+    return Parsed(request=request, reasons=tuple(noted))
+
+
+def is_legacy_image(env: Mapping[str, str]) -> bool:
+    """Tell an old CUDA image: it has CUDA_VERSION and no NVIDIA_REQUIRE_CUDA (empty is none)."""
+    return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
+
+
+def is_cdi_name(text: str) -> bool:
+    """Tell a qualified CDI name, `vendor/class=device` (CDI SPEC, "kind" and "name")."""
+    return _CDI_NAME.fullmatch(text) is not None
+
+
+def device_list(values: Iterable[str]) -> tuple[str, ...] | None:
+    """Read comma lists of devices, taken together; None means "not a GPU container".
+
+    `void` anywhere wins; else the first of the keywords `all` and `none` decides; else the ids
+    without duplicates in the order given. Keywords are case-sensitive.
+    """
+    items = [item.strip() for value in values for item in value.split(",")]
+    items = [item for item in items if item]
+    if not items or "void" in items:
+        return None
+    keyword = next((item for item in items if item in {"all", "none"}), None)
+    if keyword:
+        return ("all",) if keyword == "all" else ()
+    return tuple(dict.fromkeys(items))
+
+
+def capabilities(
+    env: Mapping[str, str], rules: policy.RequestPolicy, *, legacy: bool
+) -> frozenset[model.Capability]:
+    """Read NVIDIA_DRIVER_CAPABILITIES.
+
+    Unset means the default, or all that are supported for an old image; empty means the default;
+    only separators mean none. Raises RequestError for a name that is unknown or not supported.
+    """
+    value = env.get(DRIVER_CAPABILITIES)
+    if value is None and legacy:
+        return rules.supported_capabilities
+    if not value:
+        return rules.default_capabilities & rules.supported_capabilities
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if "all" in names:
+        return rules.supported_capabilities
+    supported = {str(capability) for capability in rules.supported_capabilities}
+    unsupported = [name for name in dict.fromkeys(names) if name not in supported]
+    if not unsupported:
+        return frozenset(model.Capability(name) for name in names)
+    known = {str(capability) for capability in model.ALL_CAPABILITIES}
+    unknown = [name for name in unsupported if name not in known]
+    listed = ", ".join(sorted(supported)) or "none"
+    what = "no such capability" if unknown else "not supported on this node"
+    raise errors.RequestError(
+        f"{DRIVER_CAPABILITIES}={value}: {', '.join(unknown or unsupported)}: {what}; "
+        f"this node supports {listed}",
+        hint="use a comma list of these, or all",
+        code="unsupported-capability",
+    )
+
+
+_Channel = tuple[model.Source, str, tuple[str, ...]]
+
+
+def _from_annotations(
+    annotations: Mapping[str, str], rules: policy.RequestPolicy
+) -> _Channel | None:
+    prefixes = rules.annotation_prefixes
+    keys = sorted(key for key in annotations if any(key.startswith(p) for p in prefixes))
+    if not keys:
+        return None
+    names = [name.strip() for key in keys for name in annotations[key].split(",")]
+    devices = tuple(dict.fromkeys(name for name in names if name))
+    return (model.Source.ANNOTATION, f"annotation {keys[0]}", devices)
+
+
+def _mount_requests(mounts: Iterable[containers.Mount]) -> list[str]:
+    """Give what mounts of /dev/null below the root name, e.g. `GPU-…` or `imex/0`."""
+    found = []
+    for mount in mounts:
+        destination = posixpath.normpath(mount.destination)
+        if posixpath.normpath(mount.source) == "/dev/null" and destination.startswith(
+            MOUNT_ROOT + "/"
+        ):
+            found.append(destination[len(MOUNT_ROOT) + 1 :])
+    return list(dict.fromkeys(found))
+
+
+def _from_mounts(
+    mounts: Iterable[containers.Mount], rules: policy.RequestPolicy
+) -> _Channel | None:
+    if not rules.accept_volume_mounts:
+        return None
+    devices = []
+    for item in _mount_requests(mounts):
+        if item.startswith("imex/"):
+            continue
+        if item.startswith("cdi/"):
+            name = _cdi_mount(item.removeprefix("cdi/"))
+            if name:
+                devices.append(name)
+            continue
+        devices.append(item)
+    if not devices:
+        return None
+    return (model.Source.MOUNT, f"mounts below {MOUNT_ROOT}", tuple(dict.fromkeys(devices)))
+
+
+def _cdi_mount(rest: str) -> str | None:
+    """Read `vendor/class/device` or `vendor/class=device`; None for anything shorter."""
+    vendor, _, remainder = rest.partition("/")
+    kind, separator, device = remainder.partition("=" if "=" in remainder else "/")
+    return f"{vendor}/{kind}={device}" if separator and vendor and kind and device else None
+
+
+def _from_environment(
+    env: Mapping[str, str], rules: policy.RequestPolicy, *, legacy: bool
+) -> _Channel | None:
+    names = [name for name in rules.swarm_resources if name in env] or [VISIBLE_DEVICES]
+    values = [env[name] for name in names if name in env]
+    if not values:
+        return (model.Source.ENV, VISIBLE_DEVICES, ("all",)) if legacy else None
+    devices = device_list(values)
+    return None if devices is None else (model.Source.ENV, names[0], devices)
+
+
+def _may_use_environment(container: containers.Container, rules: policy.RequestPolicy) -> bool:
+    return rules.accept_env_when_unprivileged or container.privileged is True
+
+
+def imex_channels(
+    container: containers.Container, rules: policy.RequestPolicy
+) -> tuple[str, ...]:
+    """Read the IMEX channels; `all` is possible through mounts only, `none` is none."""
+    env = container.environment()
+    if rules.accept_volume_mounts:
+        asked = [m[5:] for m in _mount_requests(container.mounts) if m.startswith("imex/")]
+        if asked:
+            return tuple(asked)
+    if IMEX_CHANNELS not in env or not _may_use_environment(container, rules):
+        return ()
+    channels = device_list([env[IMEX_CHANNELS]])
+    return () if channels is None or channels == ("all",) else channels
+
+
+def _refuse_mig_management(container: containers.Container, env: Mapping[str, str]) -> None:
+    if container.privileged is True:
+        return
+    for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
+        if env.get(name):
+            raise errors.RequestError(
+                f"{name}={env[name]}: only a privileged container may manage MIG",
+                hint="make the container privileged or remove the variable",
+                code="mig-management-unprivileged",
+            )

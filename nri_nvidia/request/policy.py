@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask for what, as the node's operator set it."""
+
+import attrs
+
+from nri_nvidia.request import model
+
+
+@attrs.frozen(kw_only=True)
+class RequestPolicy:
+    """How requests are read. The defaults are those of NVIDIA's own stack.
+
+    `accept_env_when_unprivileged` and `accept_volume_mounts` are the two switches of
+    /etc/nvidia-container-runtime/config.toml with the long names. `swarm_resources` are variables
+    that replace NVIDIA_VISIBLE_DEVICES where one of them is set. `annotation_prefixes` is empty
+    unless CDI names are to be read from annotations.
+    """
+
+    accept_env_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    supported_capabilities: frozenset[model.Capability] = model.ALL_CAPABILITIES
+    default_capabilities: frozenset[model.Capability] = model.DEFAULT_CAPABILITIES
+    disable_require: bool = False
+    swarm_resources: tuple[str, ...] = ()
+    annotation_prefixes: tuple[str, ...] = ()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_REQUIRE_*: which requirements a container states."""
+
+import re
+from collections.abc import Mapping
+
+from nri_nvidia import errors
+
+_PREFIX = "NVIDIA_REQUIRE_"
+_NOT_REQUIREMENTS = "NVIDIA_REQUIRE_JETPACK"
+_DISABLING = {"1", "t", "T", "TRUE", "true", "True"}
+_CUDA_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.ASCII)
+_MAX_COMPONENT = 2**32 - 1
+
+
+def collect(env: Mapping[str, str], *, legacy: bool, disabled: bool) -> tuple[str, ...]:
+    """Give the requirement texts in the order of their variables' names, the implied one first.
+
+    An old image implies `cuda>=MAJOR.MINOR` of its CUDA_VERSION. Raises RequestError when that
+    variable is not a version. A text may be empty (an empty variable states nothing).
+    """
+    if disabled or env.get("NVIDIA_DISABLE_REQUIRE") in _DISABLING:
+        return ()
+    stated = tuple(
+        env[name]
+        for name in sorted(env)
+        if name.startswith(_PREFIX) and not name.startswith(_NOT_REQUIREMENTS)
+    )
+    implied = (f"cuda>={cuda_version(env['CUDA_VERSION'])}",) if legacy else ()
+    return implied + stated
+
+
+def cuda_version(text: str) -> str:
+    """Read `MAJOR[.MINOR[.PATCH]]` of 32-bit numbers as `MAJOR.MINOR`; raises RequestError."""
+    match = _CUDA_VERSION.fullmatch(text)
+    parts = [part for part in match.groups() if part is not None] if match else []
+    # The length is looked at first: Python refuses to convert thousands of digits.
+    if not parts or any(len(part) > 40 or int(part) > _MAX_COMPONENT for part in parts):
+        raise errors.RequestError(
+            f"CUDA_VERSION={text}: not a version; an image with CUDA_VERSION and without "
+            "NVIDIA_REQUIRE_CUDA requires that CUDA",
+            hint="write it as 12.4 or 12.4.1, or set NVIDIA_DISABLE_REQUIRE=true",
+            code="invalid-cuda-version",
+        )
+    return f"{int(parts[0])}.{int(parts[1]) if len(parts) > 1 else 0}"

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs a request means on a host."""
+
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from nri_nvidia import errors
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import model as request_model
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+_MIG_INDEX = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+_MIG_PATH = re.compile(r"(?i:MIG-)((?i:GPU-)[0-9A-Fa-f-]+)/([0-9]{1,9})/([0-9]{1,9})")
+_BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.[0-7]")
+_OWN_CDI_KIND = "nvidia.com/gpu="
+_MIN_PREFIX_DIGITS = 8
+
+
+@attrs.frozen(kw_only=True)
+class Assigned:
+    """One thing that a container gets: a whole GPU, or a MIG device of it."""
+
+    gpu: host.Gpu
+    mig: host.MigDevice | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Allocation:
+    """The GPUs of a container in PCI order, and what should be said about the choice.
+
+    `given` is False when the request is set aside: the container is created and gets nothing.
+    """
+
+    assigned: tuple[Assigned, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    given: bool = True
+
+
+def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
+    """Find the GPUs; raises RequestError (no such device) or HostError (cannot be told now).
+
+    Ids may be an index, a UUID or its unique beginning (8 hex digits or more), a PCI bus id with
+    its domain, or a MIG device as `MIG-<uuid>`, `<gpu>:<mig>` or `MIG-GPU-<uuid>/<gi>/<ci>`. Case
+    does not matter. `all` is every GPU that is not in MIG mode and every MIG device.
+    """
+    everything = len(request.devices) == 1 and _plain(request.devices[0]).lower() == "all"
+    if not inventory.hardware and not inventory.gpus:
+        if everything or not request.devices:
+            return _without_hardware(request, inventory)
+        raise errors.RequestError(
+            f"{_asked(request, request.devices[0])}: this node has no NVIDIA GPU",
+            hint="run the container on a node that has one",
+            code="no-gpu-on-node",
+        )
+    require_driver(request, inventory)
+    if not request.devices:
+        return Allocation()
+    if everything:
+        return _all_gpus(request, inventory)
+    found = [_find(request, device, inventory) for device in request.devices]
+    return Allocation(
+        assigned=_in_order(found),
+        reasons=tuple(
+            Reason(
+                code="gpu-in-mig-mode",
+                message=f"GPU {item.gpu.index} is in MIG mode: the whole GPU was asked for, and "
+                "programs cannot compute on it",
+                hint=f"ask for one of its MIG devices, e.g. {item.gpu.index}:0",
+            )
+            for item in found
+            if item.gpu.mig_enabled and item.mig is None
+        ),
+    )
+
+
+def _without_hardware(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
+    """Decide `all` and `none` where there is no GPU: CUDA images run on CPU nodes too."""
+    if not request.devices and inventory.files:
+        return Allocation()
+    return Allocation(
+        given=False,
+        reasons=(
+            Reason(
+                code="no-gpu-on-node",
+                message=f"{_asked(request, *request.devices or ('none',))}: this node has no "
+                "NVIDIA GPU, so there is nothing to give",
+            ),
+        ),
+    )
+
+
+def require_driver(request: request_model.GpuRequest, inventory: host.Inventory) -> None:
+    """Raise HostError unless the kernel module is loaded and the driver's files match it."""
+    asked = _asked(request, *request.devices or ("none",))
+    if not inventory.driver_version:
+        raise errors.HostError(
+            f"{asked}: the NVIDIA driver is not loaded on this node",
+            hint="load it: modprobe nvidia; dmesg says why if that fails",
+            code="driver-not-loaded",
+        )
+    mismatch = next((p for p in inventory.problems if p.code == "driver-version-mismatch"), None)
+    if mismatch:
+        raise errors.HostError(
+            f"{asked}: {mismatch.message}", hint=mismatch.hint, code=mismatch.code
+        )
+
+
+def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
+    assigned = []
+    for gpu in inventory.usable:
+        if gpu.mig_enabled:
+            assigned += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
+        else:
+            assigned.append(Assigned(gpu=gpu))
+    if assigned:
+        return Allocation(assigned=tuple(assigned))
+    excluded = sum(gpu.excluded for gpu in inventory.gpus)
+    in_mig_mode = sum(gpu.mig_enabled for gpu in inventory.usable)
+    why = (
+        f"{excluded} GPU(s) are excluded by the driver and {in_mig_mode} are in MIG mode without "
+        "a MIG device"
+        if excluded or in_mig_mode
+        else "the driver sees none"
+    )
+    raise errors.HostError(
+        f"{_asked(request, *request.devices)}: no GPU of this node can be given: {why}",
+        hint="nri-nvidia devices shows them; dmesg shows what the driver said",
+        code="no-usable-gpu",
+    )
+
+
+def _find(request: request_model.GpuRequest, device: str, inventory: host.Inventory) -> Assigned:
+    """Find one id. A CDI name of our own kind is the id in it."""
+    text = _plain(device)
+    if _INDEX.fullmatch(text):
+        _require_order(request, device, inventory)
+        for gpu in inventory.usable:
+            if gpu.index == int(text):
+                return Assigned(gpu=gpu)
+    elif match := _MIG_INDEX.fullmatch(text):
+        _require_order(request, device, inventory)
+        return _mig_by_index(request, device, (int(match[1]), int(match[2])), inventory)
+    elif match := _MIG_PATH.fullmatch(text):
+        path = (match[1], int(match[2]), int(match[3]))
+        return _mig_by_path(request, device, path, inventory)
+    elif text[:4].lower() == "mig-":
+        return _mig_by_uuid(request, device, text, inventory)
+    elif text[:4].lower() == "gpu-":
+        return _gpu_by_uuid(request, device, text, inventory)
+    elif match := _BUS_ID.fullmatch(text):
+        wanted = tuple(int(part, 16) for part in match.groups())
+        for gpu in inventory.gpus:
+            if _bus_numbers(gpu.bus_id) == wanted:
+                return _unless_excluded(request, device, gpu)
+    raise _unknown(request, device, inventory)
+
+
+def _gpu_by_uuid(
+    request: request_model.GpuRequest, device: str, text: str, inventory: host.Inventory
+) -> Assigned:
+    named = [gpu for gpu in inventory.gpus if gpu.uuid]
+    matches = _by_uuid(text, [gpu.uuid for gpu in named])
+    if len(matches) > 1:
+        raise _ambiguous(request, device, matches)
+    for gpu in named:
+        if gpu.uuid in matches:
+            return _unless_excluded(request, device, gpu)
+    raise _unknown(request, device, inventory)
+
+
+def _mig_by_uuid(
+    request: request_model.GpuRequest, device: str, text: str, inventory: host.Inventory
+) -> Assigned:
+    _require_nvml(request, device, inventory)
+    migs = {mig.uuid: Assigned(gpu=gpu, mig=mig) for gpu, mig in _mig_devices(inventory)}
+    matches = _by_uuid(text, migs)
+    if len(matches) > 1:
+        raise _ambiguous(request, device, matches)
+    if matches:
+        return migs[matches[0]]
+    raise _unknown_mig(request, device, inventory)
+
+
+def _mig_by_index(
+    request: request_model.GpuRequest,
+    device: str,
+    place: tuple[int, int],
+    inventory: host.Inventory,
+) -> Assigned:
+    _require_nvml(request, device, inventory)
+    for gpu, mig in _mig_devices(inventory):
+        if (gpu.index, mig.index) == place:
+            return Assigned(gpu=gpu, mig=mig)
+    raise _unknown_mig(request, device, inventory)
+
+
+def _mig_by_path(
+    request: request_model.GpuRequest,
+    device: str,
+    path: tuple[str, int, int],
+    inventory: host.Inventory,
+) -> Assigned:
+    _require_nvml(request, device, inventory)
+    uuid, gi, ci = path
+    for gpu, mig in _mig_devices(inventory):
+        if gpu.uuid.lower() == uuid.lower() and (mig.gi, mig.ci) == (gi, ci):
+            return Assigned(gpu=gpu, mig=mig)
+    raise _unknown_mig(request, device, inventory)
+
+
+def _mig_devices(inventory: host.Inventory) -> Iterable[tuple[host.Gpu, host.MigDevice]]:
+    return ((gpu, mig) for gpu in inventory.usable for mig in gpu.mig_devices)
+
+
+def _by_uuid(text: str, uuids: Iterable[str]) -> list[str]:
+    """Give the UUIDs that a text means: the equal one, else those that begin with it."""
+    known = list(uuids)
+    equal = [uuid for uuid in known if uuid.lower() == text.lower()]
+    digits = sum(character in "0123456789abcdef" for character in text[4:].lower())
+    if equal or digits < _MIN_PREFIX_DIGITS:
+        return equal
+    return [uuid for uuid in known if uuid.lower().startswith(text.lower())]
+
+
+def _bus_numbers(bus_id: str) -> tuple[int, ...] | None:
+    match = _BUS_ID.fullmatch(bus_id)
+    return tuple(int(part, 16) for part in match.groups()) if match else None
+
+
+def _plain(device: str) -> str:
+    return device.removeprefix(_OWN_CDI_KIND)
+
+
+def _in_order(found: Iterable[Assigned]) -> tuple[Assigned, ...]:
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda a: (a.gpu.index, -1 if a.mig is None else a.mig.index)))
+
+
+def _unless_excluded(request: request_model.GpuRequest, device: str, gpu: host.Gpu) -> Assigned:
+    if gpu.excluded:
+        raise errors.RequestError(
+            f"{_asked(request, device)}: the driver excludes this GPU ({gpu.bus_id})",
+            hint="the module option NVreg_ExcludedGpus lists what is excluded",
+            code="gpu-excluded",
+        )
+    return Assigned(gpu=gpu)
+
+
+def _require_order(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> None:
+    if inventory.nvml_state == "mismatch":
+        raise errors.HostError(
+            f"{_asked(request, device)}: NVML and the kernel count this node's GPUs in different "
+            "orders, so an index could mean the wrong one",
+            hint="ask by UUID; nri-nvidia devices lists them",
+            code="index-ambiguous",
+        )
+
+
+def _require_nvml(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> None:
+    if inventory.nvml_state == "absent":
+        raise errors.HostError(
+            f"{_asked(request, device)}: NVML has not answered, and MIG devices are known from "
+            "it alone",
+            hint="try again; nri-nvidia devices says what NVML answers",
+            code="nvml-not-available",
+        )
+
+
+def _asked(request: request_model.GpuRequest, *devices: str) -> str:
+    separator = "=" if request.source is request_model.Source.ENV else ": "
+    return f"{request.variable}{separator}{','.join(devices)}"
+
+
+def _unknown(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> errors.RequestError:
+    return errors.RequestError(
+        f"{_asked(request, device)}: no such GPU; this node has {_ranges(inventory)}",
+        hint="nri-nvidia devices lists them",
+        code="no-such-gpu",
+    )
+
+
+def _unknown_mig(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> errors.RequestError:
+    known = [f"{gpu.index}:{mig.index}" for gpu, mig in _mig_devices(inventory)]
+    return errors.RequestError(
+        f"{_asked(request, device)}: no such MIG device; this node has "
+        f"{', '.join(known) or 'none'}",
+        hint="nri-nvidia devices lists them",
+        code="no-such-mig-device",
+    )
+
+
+def _ambiguous(
+    request: request_model.GpuRequest, device: str, matches: list[str]
+) -> errors.RequestError:
+    return errors.RequestError(
+        f"{_asked(request, device)}: begins more than one UUID: {', '.join(matches)}",
+        hint="write more digits",
+        code="ambiguous-uuid",
+    )
+
+
+def _ranges(inventory: host.Inventory) -> str:
+    """Write the indices that exist, e.g. `0-7`, `0,2-3`, `no GPU that can be given`."""
+    indices = [gpu.index for gpu in inventory.usable]
+    if not indices:
+        return "no GPU that can be given"
+    groups: list[list[int]] = []
+    for index in indices:
+        if groups and index == groups[-1][-1] + 1:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return ",".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user-space driver of a simulated host: libraries, programs, firmware, sockets."""
+
+import functools
+import pathlib
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+
+from . import stubs
+from .host_kernel import put
+from .host_spec import HostSpec
+
+_SOURCES = pathlib.Path(__file__).parent / "nvml"
+
+# Library -> the end of its SONAME (FULL: its own version), and what it needs of the driver.
+FULL = "{version}"
+LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "libcuda": ("1", ()),
+    "libcudadebugger": ("1", ()),
+    "libnvidia-ml": ("1", ()),
+    "libnvidia-cfg": ("1", ()),
+    "libnvidia-opencl": ("1", ()),
+    "libnvidia-gpucomp": (FULL, ()),
+    "libnvidia-ptxjitcompiler": ("1", ()),
+    "libnvidia-allocator": ("1", ()),
+    "libnvidia-pkcs11-openssl3": (FULL, ()),
+    "libnvidia-nvvm": ("4", ()),
+    "libnvidia-encode": ("1", ()),
+    "libnvidia-opticalflow": ("1", ()),
+    "libnvcuvid": ("1", ()),
+    "libvdpau_nvidia": ("1", ()),
+    "libnvidia-eglcore": (FULL, ("libnvidia-glsi", "libnvidia-gpucomp")),
+    "libnvidia-glcore": (FULL, ("libnvidia-tls", "libnvidia-gpucomp")),
+    "libnvidia-tls": (FULL, ()),
+    "libnvidia-glsi": (FULL, ()),
+    "libnvidia-fbc": ("1", ()),
+    "libnvidia-rtcore": (FULL, ()),
+    "libnvoptix": ("1", ()),
+    "libGLX_nvidia": ("0", ("libnvidia-glsi", "libnvidia-tls", "libnvidia-glcore")),
+    "libEGL_nvidia": ("0", ("libnvidia-glsi",)),
+    "libnvidia-glvkspirv": (FULL, ()),
+    "libnvidia-ngx": ("1", ()),
+}
+_COMPAT32 = ("libcuda", "libnvidia-ml", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
+             "libnvidia-encode", "libnvcuvid", "libnvidia-gpucomp")  # fmt: skip
+
+_DIRECTORIES = {
+    "debian": (
+        "usr/lib/x86_64-linux-gnu/nvidia/current",
+        "usr/lib/i386-linux-gnu/nvidia/current",
+        "usr/lib/nvidia/current",
+    ),
+    "ubuntu": ("usr/lib/x86_64-linux-gnu", "usr/lib/i386-linux-gnu", "usr/bin"),
+    "rhel": ("usr/lib64", "usr/lib", "usr/bin"),
+    "cache": ("opt/vendor/nvidia/lib64", "opt/vendor/nvidia/lib32", "usr/bin"),
+}
+_BINARIES = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced",
+             "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")  # fmt: skip
+
+
+def write(top: pathlib.Path, spec: HostSpec) -> None:
+    """Write the driver's files in the layout that the spec names."""
+    _write_base(top, spec.layout)
+    version = spec.files_version
+    if not version:
+        return
+    wide, narrow, programs = _DIRECTORIES[spec.layout]
+    written = list(_write_libraries(top / wide, spec, version, 64, tuple(LIBRARIES)))
+    if spec.compat32:
+        written += _write_libraries(top / narrow, spec, version, 32, _COMPAT32)
+    if spec.layout == "debian":
+        _write_alternatives(top, written)
+    if spec.layout == "cache":
+        entries = [(soname, f"/{path.relative_to(top)}", bits) for soname, path, bits in written]
+        put(top / "etc/ld.so.cache", stubs.library_cache(entries))
+    _write_binaries(top, spec, top / programs)
+    put(top / "etc/OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
+    icd = b'{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0"}}\n'
+    put(top / "usr/share/vulkan/icd.d/nvidia_icd.json", icd)
+    for name in ("gsp_ga10x.bin", "gsp_tu10x.bin") if spec.firmware else ():
+        put(top / f"usr/lib/firmware/nvidia/{version}/{name}", b"firmware\n")
+    for name in ("nvidia-persistenced", "nvidia-fabricmanager") if spec.sockets else ():
+        _write_socket(top / f"run/{name}/socket", spec.recorded)
+
+
+@functools.cache
+def compiled(source: str, *options: str) -> bytes:
+    """Compile one of our C sources with gcc; each once a process. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory(prefix="nri-nvidia-gcc-") as directory:
+        output = pathlib.Path(directory) / "out"
+        command = ["gcc", "-O1", "-s", "-o", str(output), *options, str(_SOURCES / source), "-ldl"]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        return output.read_bytes()
+
+
+def _write_base(top: pathlib.Path, layout: str) -> None:
+    """Write what tells the distribution, and its merged /usr."""
+    names = {"debian": "debian", "ubuntu": "ubuntu", "rhel": "rhel"}
+    name = names.get(layout, "linux")
+    put(top / "etc/os-release", f'ID={name}\nPRETTY_NAME="simulated {name}"\n'.encode())
+    for link in ("bin", "sbin", "lib", "lib64"):
+        if not (top / link).is_symlink():
+            (top / link).symlink_to(f"usr/{link}")
+
+
+def _write_libraries(
+    directory: pathlib.Path, spec: HostSpec, version: str, bits: int, names: tuple[str, ...]
+) -> Iterator[tuple[str, pathlib.Path, int]]:
+    """Write libraries and their SONAME links; give SONAME, path of that name, word size."""
+    for name in names:
+        ending, needs = LIBRARIES[name]
+        soname = f"{name}.so.{ending.format(version=version)}"
+        file = directory / f"{name}.so.{version}"
+        needed = [f"{need}.so.{version}" for need in needs]
+        data = None if spec.recorded or bits == 32 else _with_code(name, soname, spec.cuda)
+        put(file, data or stubs.shared_object(soname, needed=needed, bits=bits))
+        link = directory / soname
+        if link != file:
+            link.symlink_to(file.name)
+        yield soname, link, bits
+
+
+def _with_code(name: str, soname: str, cuda: str) -> bytes | None:
+    options = ("-shared", "-fPIC", f"-Wl,-soname,{soname}")
+    if name == "libnvidia-ml":
+        return compiled("nvml.c", *options)
+    if name == "libcuda":
+        major, minor = cuda.split(".")
+        number = int(major) * 1000 + int(minor) * 10
+        return compiled("cuda.c", *options, f"-DSIM_CUDA_VERSION={number}")
+    return None
+
+
+def _write_alternatives(top: pathlib.Path, written: list[tuple[str, pathlib.Path, int]]) -> None:
+    """Make Debian's links: the usual name, by /etc/alternatives, to the flavour's directory."""
+    for soname, path, _bits in written:
+        if not soname.startswith(("libcuda.so", "libnvidia-ml.so")):
+            continue
+        triplet = path.relative_to(top).parts[2]
+        _link(top, f"usr/lib/{triplet}/{soname}", f"nvidia--{soname}-{triplet}", path)
+
+
+def _link(top: pathlib.Path, usual: str, name: str, target: pathlib.Path) -> None:
+    alternative = top / "etc/alternatives" / name
+    alternative.parent.mkdir(parents=True, exist_ok=True)
+    alternative.symlink_to(f"/{target.relative_to(top)}")
+    place = top / usual
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(f"/etc/alternatives/{name}")
+
+
+def _write_binaries(top: pathlib.Path, spec: HostSpec, directory: pathlib.Path) -> None:
+    for name in _BINARIES:
+        data = f"#!/bin/sh\necho {name} of a simulated host\n".encode()
+        if name == "nvidia-smi" and not spec.recorded:
+            data = compiled("smi.c")
+        put(directory / name, data, 0o755)
+    if spec.layout == "debian":
+        _link(top, "usr/bin/nvidia-smi", "nvidia--nvidia-smi", directory / "nvidia-smi")
+
+
+def _write_socket(path: pathlib.Path, recorded: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if recorded:
+        path.write_bytes(b"")  # a repository holds no sockets
+        return
+    # Bound by its name in the directory: a whole path may be longer than an address allows.
+    with socket.socket(socket.AF_UNIX) as bound, tempfile.TemporaryDirectory() as short:
+        link = pathlib.Path(short) / "d"
+        link.symlink_to(path.parent.resolve())
+        bound.bind(str(link / path.name))

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each recorded case of NVIDIA's stack applies to us; the one place that says so.
+
+A case that is not named here applies now. `LATER` names the part that it waits for, `OTHER_MODE`
+the upstream mode whose dialect it shows, `INTERNAL` what is no behaviour that a user can see, and
+`OTHERWISE` the decision by which we differ.
+"""
+
+CATEGORIES = (
+    "request-resolution",
+    "hook-config",
+    "access-rules",
+    "driver-capabilities",
+    "device-selection",
+    "cuda-version",
+)
+
+LATER = {
+    "select-legacy-mig-config-all": "MIG management nodes",
+    "select-legacy-mig-config-nonall": "MIG management nodes",
+    "select-legacy-mig-config-specific": "MIG management nodes",
+}
+
+OTHER_MODE = {
+    "select-csv-3": "csv: Jetson names its one device; ours are those of a PCI host",
+    "select-csv-4": "csv: Jetson; `none` is none here on every host",
+}
+
+INTERNAL = {
+    "annotations-invalid-kept": "the form of a CDI name is checked at a later stage upstream; "
+    "here a name that means nothing is refused where it is resolved",
+}
+
+OTHERWISE = {
+    "select-jit-busid": "PCI bus ids are accepted in every door: harmless, and legacy has them",
+    "resolve-ann_ws": "blanks around a name in an annotation mean nothing, as in the variables",
+    "select-jit-lower-uuid": "the case of a UUID does not matter",
+    "select-jit-uuid-prefix": "a unique beginning of 8 hex digits or more is accepted: old "
+    "documentation and scripts use it",
+    "select-legacy-uuid-prefix": "the same as select-jit-uuid-prefix",
+    "select-legacy-no-gpus-host": "an index on a node without a GPU is an error: never silent",
+}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings from TOML."""
+
+import pytest
+
+from nri_nvidia.config import lines, load, model
+
+BAD = """\
+# a comment
+[nri]
+index = 10
+[host]
+drivr_root = "/x"
+nvml_timeout = 0
+dev_root = "dev"
+library_search_paths = [
+  "/a",
+  3,
+]
+[request]
+supported_capabilities = ["compute",
+  "foo"]
+[bogus]
+a = 1
+[hook]
+steps = ["x"]
+on_error = "maybe"
+"""
+
+
+def test_every_fault_is_reported_at_once_with_its_line():
+    """One reading shows all that is wrong: file, line, key and what."""
+    with pytest.raises(model.Invalid) as caught:
+        load.load([load.Text(name="c.toml", toml=BAD)])
+    heads = [fault.split(": ")[:2] for fault in caught.value.faults]
+    assert heads == [
+        ["c.toml:3", "nri.index"],
+        ["c.toml:5", "host.drivr_root"],
+        ["c.toml:6", "host.nvml_timeout"],
+        ["c.toml:7", "host.dev_root"],
+        ["c.toml:8", "host.library_search_paths"],
+        ["c.toml:13", "request.supported_capabilities"],
+        ["c.toml:15", "bogus"],
+        ["c.toml:18", "hook.steps"],
+        ["c.toml:19", "hook.on_error"],
+    ]
+    assert "did you mean driver_root?" in caught.value.faults[1]
+
+
+def test_later_text_wins_key_by_key():
+    """File, runtime and command line are laid over each other, not exchanged."""
+    low = load.Text(name="file", toml='host.driver_root = "/a"\nhost.dev_root = "/b"')
+    high = load.Text(name="line", toml='host.driver_root = "/c"')
+    config = load.load([low, high])
+    assert (config.host.driver_root, config.host.dev_root) == ("/c", "/b")
+
+
+def test_empty_text_is_the_defaults():
+    """Every key is optional."""
+    assert load.load([load.Text(name="x", toml="")]) == model.Config()
+
+
+@pytest.mark.parametrize("toml", ["[", "host = 3", "nri.index = true", "hook.timeout = 1.5"])
+def test_wrong_form_names_the_source(toml):
+    """What is not TOML or has another type is refused, naming where it stands."""
+    with pytest.raises(model.Invalid, match=r"^the runtime"):
+        load.load([load.Text(name="the runtime", toml=toml)])
+
+
+def test_missing_file_is_said(tmp_path):
+    """A file that was named and is not there is an error, not the defaults."""
+    with pytest.raises(model.Invalid, match="No such file"):
+        load.read(str(tmp_path / "none.toml"))
+
+
+def test_line_of_a_key_in_any_form():
+    """Dotted keys, tables, arrays of tables and values over several lines are found."""
+    text = 'a.b = 1\n\n[t]\nx = [\n 1,\n]\ny = """\nq = 2\n"""\n[[r]]\nk = 1\n[[r]]\nk = 2\n'
+    assert lines.line_of(text, ("a", "b")) == 1
+    assert lines.line_of(text, ("t", "x")) == 4
+    assert lines.line_of(text, ("t", "y")) == 7
+    assert lines.line_of(text, ("r", "1", "k")) == 13
+    assert lines.line_of(text, ("t", "absent")) == 3

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The images that contrib/setup made, and variations of them that differ in their environment."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+MEDIA = "application/vnd.oci.image"
+
+
+@attrs.frozen(kw_only=True)
+class Image:
+    """An OCI archive with one image of one layer."""
+
+    reference: str
+    archive: Path
+    layer: Mapping[str, Any]
+    """The layer's digest and size."""
+    config: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Library:
+    """Images by name, and the host's own copy of the probe."""
+
+    probe: Path
+    images: Mapping[str, Image]
+
+    def __getitem__(self, name: str) -> Image:
+        if name not in self.images:
+            raise KeyError(f"no image {name!r}: there are {', '.join(self.images)}")
+        return self.images[name]
+
+    def derive(
+        self,
+        name: str,
+        base: str,
+        env: Sequence[str],
+        labels: Mapping[str, str],
+        directory: Path,
+    ) -> "Library":
+        """Add an image with the files of another and an environment of its own."""
+        parent = self[base]
+        settings = dict(parent.config["config"])
+        settings["Env"] = [*settings["Env"], *env]
+        settings["Labels"] = dict(labels)
+        config = {**parent.config, "config": settings}
+        reference = f"{parent.reference.rpartition('/')[0]}/{name}:1"
+        archive = directory / f"{name}.tar"
+        with tarfile.open(parent.archive) as source:
+            digest = parent.layer["digest"].removeprefix("sha256:")
+            member = source.extractfile(f"blobs/sha256/{digest}")
+            assert member is not None
+            write(archive, reference, config, member.read())
+        image = Image(reference=reference, archive=archive, layer=parent.layer, config=config)
+        return attrs.evolve(self, images={**self.images, name: image})
+
+
+def load(cache: Path) -> Library:
+    """Read what contrib/setup recorded below its cache directory."""
+    document = json.loads((cache / "images/images.json").read_text(encoding="utf-8"))
+    images = {
+        name: Image(
+            reference=record["reference"],
+            archive=Path(record["archive"]),
+            layer=record["layer"],
+            config=record["config"],
+        )
+        for name, record in document["images"].items()
+    }
+    return Library(probe=cache / "probe/probe", images=images)
+
+
+def write(archive: Path, reference: str, config: Mapping[str, Any], layer: bytes) -> None:
+    """Write an OCI image layout with one image into a tar."""
+    blobs: dict[str, bytes] = {}
+
+    def blob(kind: str, data: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = data
+        return {"mediaType": f"{MEDIA}.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{MEDIA}.manifest.v1+json",
+        "config": blob("config.v1+json", json.dumps(config).encode()),
+        "layers": [blob("layer.v1.tar", layer)],
+    }
+    entry = blob("manifest.v1+json", json.dumps(manifest).encode())
+    entry["annotations"] = {"io.containerd.image.name": reference}
+    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    with tarfile.open(archive, "w") as tar:
+        for name, data in blobs.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))

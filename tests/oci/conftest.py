@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles and directories that every user of the host can reach, as a node's are."""
+
+import json
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nri_nvidia.oci import install
+
+from . import bundles
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """A directory for what is made once."""
+    folder = Path(tempfile.mkdtemp(prefix="hook-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def toolbox(shared):
+    return bundles.Toolbox.make(shared)
+
+
+@pytest.fixture(scope="session")
+def hook(shared):
+    """The command line that starts the installed hook."""
+    return [install.interpreter(), "-I", "-S", install.install(str(shared / "hook"))]
+
+
+@pytest.fixture
+def place():
+    """A directory of one test."""
+    folder = Path(tempfile.mkdtemp(prefix="hook-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["runc", "runc-1.1.5", "crun"])
+def runtime(request):
+    known = bundles.runtimes()
+    if request.param not in known and request.param == "runc-1.1.5" and known:
+        pytest.skip("this mirror's suites no longer offer runc 1.1.5")
+    if request.param not in known:
+        pytest.fail(f"{request.param} is not set up: run contrib/setup")
+    return known[request.param]
+
+
+class Case:
+    """One root file system, and ways to have the hook work on it."""
+
+    def __init__(self, place, hook, toolbox):
+        self.place, self.hook, self.toolbox = place, hook, toolbox
+        self.bundle = place / "bundle"
+        self.root = self.bundle / "rootfs"
+        self.driver = [bundles.bind(toolbox.driver, bundles.LIBRARY_DIR)]
+
+    def make(self, kind):
+        bundles.make_root(self.root, self.toolbox, kind)
+        return self
+
+    def command(self, *options):
+        report = ["--report", str(self.place / "report"), "--token", "secret"]
+        return [*self.hook, "--link", "nvidia-smi", *report, *options]
+
+    def run(self, runtime, args=("/bin/needs-driver",), mounts=None, options=(), change=None):
+        """Run a container with the hook; `change` may edit its configuration."""
+        mounts = self.driver if mounts is None else mounts
+        document = bundles.config("rootfs", list(args), mounts, self.command(*options))
+        if change:
+            change(document)
+        with self.listen() as receive:
+            return bundles.Result(*bundles.run(runtime, self.bundle, document), receive())
+
+    def direct(self, *options, prefix=(), state=None, document=None):
+        """Start the hook without a runtime, on a driver directory that is part of the root."""
+        document = document or {"root": {"path": "rootfs"}}
+        (self.bundle / "config.json").write_text(json.dumps(document))
+        state = {"id": "direct", "bundle": str(self.bundle)} if state is None else state
+        text = state if isinstance(state, str) else json.dumps(state)
+        with self.listen() as receive:
+            command = [*prefix, *self.command(*options)]
+            done = bundles.start(command, text, self.root)
+            return bundles.Result(*done, receive())
+
+    def put_driver_in_root(self):
+        shutil.copytree(self.toolbox.driver, self.root / bundles.LIBRARY_DIR.strip("/"))
+        return self
+
+    def listen(self):
+        return Listener(self.place / "report")
+
+
+class Listener:
+    """A socket for the hook's report; gives a function that reads what came, or None."""
+
+    def __init__(self, path):
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def __enter__(self):
+        self.socket.bind(str(self.path))
+        self.socket.setblocking(False)
+        return self.receive
+
+    def receive(self):
+        try:
+            return json.loads(self.socket.recv(1 << 20))
+        except BlockingIOError:
+            return None
+
+    def __exit__(self, *_):
+        self.socket.close()
+        self.path.unlink()
+
+
+@pytest.fixture
+def case(place, hook, toolbox):
+    return Case(place, hook, toolbox)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a container's request is read, beyond the recorded cases."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_nvidia.request import container, model, parse, policy
+
+RULES = policy.RequestPolicy()
+
+
+def read(*env, rules=RULES, **more):
+    return parse.parse(container.Container(env=env, **more), rules)
+
+
+def test_entry_without_equals_sign_means_nothing():
+    """An image's rubbish in its environment is not an error of the container."""
+    assert read("NVIDIA_VISIBLE_DEVICES", "garbage") == parse.Parsed()
+    assert read("garbage", "NVIDIA_VISIBLE_DEVICES=0").request.devices == ("0",)
+
+
+def test_later_entry_wins():
+    """Engines append the user's values after the image's."""
+    parsed = read("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void")
+    assert parsed.request is None
+
+
+@pytest.mark.parametrize("value", ["", " ", ",", "void", "0,void", " void "])
+def test_not_a_gpu_container(value):
+    """Empty and `void` are nothing at all, whatever stands beside them."""
+    assert read(f"NVIDIA_VISIBLE_DEVICES={value}") == parse.Parsed()
+
+
+def test_unprivileged_environment_can_be_refused_with_a_reason():
+    """With the switch off a request is set aside, never silently; a privileged one counts."""
+    rules = policy.RequestPolicy(accept_env_when_unprivileged=False)
+    parsed = read("NVIDIA_VISIBLE_DEVICES=0", rules=rules)
+    assert parsed.request is None
+    assert [reason.code for reason in parsed.reasons] == ["environment-not-accepted"]
+    assert read("NVIDIA_VISIBLE_DEVICES=void", rules=rules) == parse.Parsed()
+    privileged = read("NVIDIA_VISIBLE_DEVICES=0", rules=rules, privileged=True)
+    assert privileged.request.devices == ("0",)
+
+
+def test_mount_root_needs_a_separator():
+    """A mount beside the root is no request (upstream compares the text alone)."""
+    rules = policy.RequestPolicy(accept_volume_mounts=True)
+    beside = container.Mount(
+        source="/dev/null", destination="/var/run/nvidia-container-devicesX/2"
+    )
+    assert read(rules=rules, mounts=(beside,)) == parse.Parsed()
+
+
+def test_unknown_capability_is_refused_and_the_request_is_kept():
+    """The message lists the known names; what was read before is shown."""
+    parsed = read("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,foo")
+    assert parsed.error.code == "unsupported-capability"
+    assert "foo" in parsed.error.message
+    assert "compat32, compute, display" in parsed.error.message
+    assert parsed.request.devices == ("0",)
+
+
+def test_capability_of_the_node_that_is_off_is_told_from_an_unknown_one():
+    """What the node does not support is named as that."""
+    rules = policy.RequestPolicy(supported_capabilities=frozenset({model.Capability.UTILITY}))
+    parsed = read("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=video", rules=rules)
+    assert "not supported on this node" in parsed.error.message
+
+
+@given(st.lists(st.text()), st.text(), st.text(), st.text(), st.booleans())
+def test_any_environment_gives_a_value(junk, devices, capabilities, cuda, mounts):
+    """No environment raises: the outcome is a request, none, or an error as a value."""
+    parsed = read(
+        *junk,
+        f"NVIDIA_VISIBLE_DEVICES={devices}",
+        f"NVIDIA_DRIVER_CAPABILITIES={capabilities}",
+        f"CUDA_VERSION={cuda}",
+        rules=policy.RequestPolicy(accept_volume_mounts=mounts),
+    )
+    request = parsed.request
+    assert request is None or "" not in request.devices
+    assert parsed.error is None or parsed.error.message
+
+
+def test_huge_version_is_refused():
+    """A number of thousands of digits is no version and no crash."""
+    parsed = read("CUDA_VERSION=" + "9" * 10000)
+    assert parsed.error.code == "invalid-cuda-version"
