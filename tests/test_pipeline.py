@@ -47,7 +47,6 @@ def test_two_gpus():
     ]
     assert destinations(plan) == [
         "/usr/local/nvidia/lib64/libcuda.so.1",
-        "/usr/local/nvidia/lib64/libcuda.so",
         "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
         "/usr/local/nvidia/bin/nvidia-smi",
         "/run/nvidia-persistenced/socket",
@@ -57,6 +56,7 @@ def test_two_gpus():
     assert hook.stage == "createContainer"
     assert hook.env
     assert hook.args[:3] == (hook.path, "-I", "-S")
+    assert "libcuda.so=libcuda.so.1" in hook.args
     assert plan.driver_version == "550.163.01"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Debian root of any release, unpacked by the private apt and installed by its own dpkg.
 
-Called by contrib/lib/debian-root.
+Called by contrib/lib/debian-root and contrib/lib/nspawn.
 """
 
 import re
@@ -32,9 +32,13 @@ NETWORK = (
 
 def main() -> int:
     """Make the root that the command line asks for; return the exit status."""
-    suite, directory, *names = sys.argv[1:]
+    apt = Apt(CACHE / "apt")
     try:
-        build(Apt(CACHE / "apt"), suite, Path(directory).resolve(), names)
+        if sys.argv[1:] == ["--nspawn"]:
+            print(nspawn(apt, CACHE / "nspawn"))
+        else:
+            suite, directory, *names = sys.argv[1:]
+            build(apt, suite, Path(directory).resolve(), names)
     except SetupError as error:
         print(f"contrib/lib/debian-root: {error}", file=sys.stderr)
         return 1
@@ -52,6 +56,19 @@ def build(apt: Apt, suite: str, place: Path, names: list[str]) -> None:
         install(work, archives)
         settle(work, line)
     print(f"{place}: {suite}, {len(archives)} packages, {apt.fetched / 1e6:.0f} MB fetched")
+
+
+def nspawn(apt: Apt, place: Path) -> Path:
+    """Unpack systemd-nspawn of the machine's own release with its libraries; return where."""
+    if not place.exists():
+        with packages.Staged(place) as work:
+            packages.skeleton(work)
+            closure = apt.closure(["systemd-container"], apt.release)
+            ours = re.compile(r"systemd|lib")
+            wanted = [each for each in closure if ours.match(each.name) and each.name != "libc6"]
+            for archive in apt.fetch(wanted):
+                packages.unpack(archive, work)
+    return place
 
 
 def install(root: Path, archives: list[Path]) -> None:

@@ -24,5 +24,6 @@ def build(
     files, noted = driver.build(
         request.capabilities, inventory, container.mounts, inject.library_dir
     )
-    hook = hooks.build(files.mounts, inject, token=token)
+    names = driver.aliases(request.capabilities, inventory)
+    hook = hooks.build(files.mounts, names, inject, token=token)
     return nodes.merged(files).merged(hook), noted

@@ -50,6 +50,21 @@ def build(
     return model.ContainerEdits(mounts=tuple(edits.values())), _kept(kept)
 
 
+def aliases(
+    capabilities: frozenset[request_model.Capability], inventory: host.Inventory
+) -> tuple[tuple[str, str], ...]:
+    """Give the libraries' further names, each with the SONAME that it stands for."""
+    return tuple(
+        dict.fromkeys(
+            (name, file.names[0])
+            for file in inventory.files
+            if file.kind in {host.FileKind.LIBRARY, host.FileKind.LIBRARY32}
+            and selected(file, capabilities)
+            for name in file.names[1:]
+        )
+    )
+
+
 def selected(file: host.DriverFile, capabilities: frozenset[request_model.Capability]) -> bool:
     """Tell whether a file belongs to the capabilities asked for.
 
@@ -93,7 +108,9 @@ def _destinations(file: host.DriverFile, library_dir: str) -> Iterator[str]:
         yield posixpath.normpath(file.destination)
         return
     directory = _DIRECTORIES[file.kind]
-    for name in file.names:
+    # A library's further names are links that the hook makes: ld.so.cache knows a file by its
+    # SONAME alone, and lists another name of it only for a link.
+    for name in file.names[:1]:
         yield posixpath.normpath(posixpath.join(library_dir, directory, name))
 
 

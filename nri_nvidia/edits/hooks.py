@@ -13,7 +13,11 @@ _ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
 def build(
-    mounts: Iterable[model.MountEdit], inject: options.InjectOptions, *, token: str = ""
+    mounts: Iterable[model.MountEdit],
+    aliases: Iterable[tuple[str, str]],
+    inject: options.InjectOptions,
+    *,
+    token: str = "",
 ) -> model.ContainerEdits:
     """Give the hook for these mounts, or nothing where it would have nothing to do."""
     hook = inject.hook
@@ -29,6 +33,7 @@ def build(
     # -I and -S: nothing of the container or of a site directory is imported.
     args = [hook.interpreter, "-I", "-S", hook.script, "--library-dir", inject.library_dir]
     args += [part for name in sorted(names) for part in ("--link", name)]
+    args += [part for name, soname in aliases for part in ("--alias", f"{name}={soname}")]
     args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
     args += [part for step in hook.skipped for part in ("--skip", step)]
     args += ["--timeout", str(hook.step_timeout), "--on-error", hook.on_error]

@@ -13,6 +13,7 @@ It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, on Python 3.9 an
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -28,9 +29,11 @@ from collections.abc import Callable
 
 from nri_nvidia.oci.view import Failure, call, enter
 
-OPTIONS = {  # what each takes, and what it is when not given; --link and --skip may repeat
+# What each takes, and what it is when not given; --link, --alias and --skip may repeat.
+OPTIONS = {
     "--library-dir": (r"(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+", "/usr/local/nvidia"),
     "--link": (r"(?!\.\.?$)[^/\0]+", ""),
+    "--alias": (r"[^/\0=]+\.so=[^/\0=]+", ""),  # e.g. libcuda.so=libcuda.so.1, in lib64 and lib32
     "--skip": (r"links|ldcache", ""),
     "--ldconfig": (r"/[^\0]+", ""),
     "--timeout": (r"(?=.*[1-9])[0-9]{1,3}(\.[0-9]+)?", "5"),
@@ -150,13 +153,22 @@ def open_tool(path: str) -> int:
     program = read(path, 32 << 20)
     if program[:4] != b"\x7fELF":
         raise Failure(f"{path} is not an ELF program; name the real one with --ldconfig")
-    for flags in (0x13, 0x3):  # close on exec, sealable; 0x10 is MFD_EXEC of Linux 6.3
-        with contextlib.suppress(OSError):  # EACCES where vm.memfd_noexec is 2
-            copy = os.memfd_create("ldconfig", flags)
-            if os.write(copy, program) == len(program):
-                fcntl.fcntl(copy, fcntl.F_ADD_SEALS, 0xF)  # no change of size, content or seals
-                return copy
+    with contextlib.suppress(OSError):  # EACCES: vm.memfd_noexec is 2, so no program in memory
+        copy = create_memory()
+        if os.write(copy, program) == len(program):
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, 0xF)  # no change of size, content or seals
+            return copy
     return os.open(path, READ)
+
+
+def create_memory() -> int:
+    """Open an empty file in memory that can be executed and sealed. Raises OSError."""
+    try:
+        return os.memfd_create("ldconfig", 0x13)  # close on exec, sealable, MFD_EXEC
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("ldconfig", 0x3)  # before Linux 6.3, all can be executed
 
 
 def run(action: Callable[[int], object], seconds: float) -> tuple[str, int]:
@@ -271,15 +283,20 @@ def work(
     view = step("view", enter, *root)
     os.write(output, json.dumps(view).encode() + b"\n")
     if view["ok"] and "links" not in given["--skip"]:
-        links = step("links", link, given["--link"][1:], library_dir)
+        links = step("links", link, given["--link"][1:], given["--alias"][1:], library_dir)
         os.write(output, json.dumps(links).encode() + b"\n")
     if view["ok"] and "ldcache" not in given["--skip"]:
         ldcache = step("ldcache", list_libraries, library_dir, tool, seconds)
         os.write(output, json.dumps(ldcache).encode() + b"\n")
 
 
-def link(names: list[str], library_dir: str) -> None:
-    """Make /usr/bin/NAME -> LIBRARY_DIR/bin/NAME where nothing is yet."""
+def link(names: list[str], aliases: list[str], library_dir: str) -> None:
+    """Make /usr/bin/NAME -> LIBRARY_DIR/bin/NAME, and the libraries' aliases, where nothing is."""
+    for alias in aliases:
+        name, _, target = alias.partition("=")
+        for place in (f"{library_dir}/lib64", f"{library_dir}/lib32"):
+            if os.path.exists(f"{place}/{target}") and not os.path.lexists(f"{place}/{name}"):
+                os.symlink(target, f"{place}/{name}")
     try:
         folder = os.open("/usr/bin", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

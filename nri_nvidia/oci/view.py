@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH115, PTH123
+# ruff: noqa: PTH115, PTH118, PTH123
 """A clean view of a container's root, and a process that has nothing else.
 
 A chroot alone does not hold root's programs back: /proc of the container shows /proc/1/root, and
@@ -112,19 +112,18 @@ def driver_mounts(root: int, places: list[str]) -> list[tuple[int, str]]:
 
 
 def may_write(root: int, path: str) -> bool:
-    """Whether a root is read-only, if at all, just by the mount that a runtime makes of it.
+    """Whether the engine gave a root to be written to, whatever the runtime has made of it since.
 
-    crun has bound the root upon itself and made that read-only by now, for a container that is to
-    have it so. A mount that the engine has made read-only may be an image's layer, of which other
-    containers consist: never to be written to.
+    A runtime binds the root upon itself, and crun makes that mount read-only, for a container that
+    is to have it so, or writable. What counts is the mount below: one that the engine has made
+    read-only may be an image's layer, of which other containers consist.
     """
     mounts = {each.identifier: each for each in read_mounts()}
     own = mounts[mount_id(root)]
-    under = mounts.get(own.parent)
-    if not own.read_only or under is None:
-        return not own.read_only
-    shown = os.path.normpath(f"{under.root}/{os.path.relpath(path, under.point)}")
-    return not under.read_only and (under.device, shown) == (own.device, own.root)
+    under = mounts.get(own.parent, own)
+    shown = os.path.normpath(os.path.join(under.root, os.path.relpath(path, under.point)))
+    bound_on_itself = (under.device, shown) == (own.device, own.root)
+    return not (under if bound_on_itself else own).read_only
 
 
 def enter(path: str, places: list[str]) -> None:

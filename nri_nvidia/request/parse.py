@@ -215,9 +215,7 @@ def _may_use_environment(container: containers.Container, rules: policy.RequestP
     return rules.accept_env_when_unprivileged or container.privileged is True
 
 
-def imex_channels(
-    container: containers.Container, rules: policy.RequestPolicy
-) -> tuple[str, ...]:
+def imex_channels(container: containers.Container, rules: policy.RequestPolicy) -> tuple[str, ...]:
     """Read the IMEX channels; `all` is possible through mounts only, `none` is none."""
     env = container.environment()
     if rules.accept_volume_mounts:

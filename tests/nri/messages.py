@@ -5,7 +5,9 @@ from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 
 
 def mount(destination, source="", *options):
-    return bytes(api.Mount(destination=destination, type="bind", source=source, options=[*options]))
+    return bytes(
+        api.Mount(destination=destination, type="bind", source=source, options=[*options])
+    )
 
 
 def device(path, major, minor, kind="c"):

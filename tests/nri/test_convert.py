@@ -78,9 +78,7 @@ def test_any_parts_give_a_container_or_a_protocol_error(part, rule, hooks):
         id="c",
         mounts=[part],
         hooks=hooks,
-        linux=api.LinuxContainer(
-            devices=[part], resources=api.LinuxResources(devices=[rule])
-        ),
+        linux=api.LinuxContainer(devices=[part], resources=api.LinuxResources(devices=[rule])),
     )
     try:
         found = convert.container(messages.pod(), shown)

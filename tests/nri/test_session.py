@@ -4,10 +4,8 @@
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 
-import attrs
 import pytest
 
 from nri_nvidia import errors
@@ -29,10 +27,14 @@ class Pauses:
         self.asked.put_nowait(seconds)
         await self._go.get()
 
+    def end(self):
+        """End the pause that has begun."""
+        self._go.put_nowait(None)
+
     async def over(self):
         """Wait for the next pause, end it, and give its length."""
         seconds = await self.asked.get()
-        self._go.put_nowait(None)
+        self.end()
         return seconds
 
 
@@ -159,7 +161,9 @@ async def test_a_broken_element_of_the_list_is_left_out(path, caplog):
 async def test_sixty_mounts_pass_a_go_reader(path):
     """An answer of 10 kB is framed so that the runtime can take it."""
     mounts = tuple(
-        model.MountEdit(source="/usr/lib/x86_64-linux-gnu/" + "x" * 80 + str(n), destination=f"/{n}")
+        model.MountEdit(
+            source="/usr/lib/x86_64-linux-gnu/" + "x" * 80 + str(n), destination=f"/{n}"
+        )
         for n in range(60)
     )
     noting = decider.Noting()
@@ -221,15 +225,17 @@ async def test_it_reconnects_after_the_runtime_restarted(path, caplog):
     noting, pauses = decider.Noting(), Pauses()
     async with running(noting, pauses=pauses, socket=path):
         assert [await pauses.over() for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+        assert await pauses.asked.get() == 1.0
         assert caplog.text.count("does not exist") == 1
         for number in range(2):
             async with runtimes.Runtime().listening(path):
-                await pauses.over()
+                pauses.end()
                 await noting.until("synchronized", number + 1)
-            assert len(await noting.until("disconnected", number + 1)) == number + 1
             assert await pauses.over() == [0.2, 1.0][number]
-        assert await pauses.over() == 0.2
-        assert caplog.text.count("has no listener") == 1
+            assert [await pauses.over() for _ in range(2)] == [0.2, 0.4]
+            assert await pauses.asked.get() == 0.8
+            assert len(await noting.until("disconnected", number + 1)) == number + 1
+        assert caplog.text.count("has no listener") == 2
     assert caplog.text.count("registered as 10-nri-nvidia with containerd 2.1.9") == 2
 
 
@@ -374,82 +380,3 @@ async def test_a_decider_that_fails_to_take_note_ends_nothing(path, caplog):
         await runtime.attached()
         await runtime.create(messages.container())
     assert "defect in the daemon" in caplog.text
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_launched_plugin_serves_and_ends_with_its_runtime(version):
-    """With an inherited descriptor it registers under the given name, and returns at the end.
-
-    A runtime before NRI 0.8 sends it no Synchronize.
-    """
-    noting = decider.Noting()
-    runtime = runtimes.Runtime(nri_version=version)
-    async with runtime.launched(name="gpu", index="07") as environment:
-        settings = session.Settings().from_environment(environment)
-        task = asyncio.ensure_future(session.run_forever(settings, noting))
-        [plugin] = await runtime.attached()
-        assert plugin.display == "07-gpu"
-        await noting.until("registered")
-        await runtime.create(messages.container())
-    await task
-    heard = [what for what, _ in noting.heard]
-    assert ("synchronized" in heard) == (version != "0.6.1")
-    assert heard[-1] == "disconnected"
-
-
-async def test_a_launched_plugin_that_is_refused_raises():
-    """There is no second attempt on an inherited descriptor."""
-    runtime = runtimes.Runtime()
-    runtime.acceptable = lambda name, index: False
-    async with runtime.launched(name="gpu", index="07") as environment:
-        settings = session.Settings().from_environment(environment)
-        with pytest.raises(session.Rejected, match="refuses plugin 07-gpu"):
-            await session.run_forever(settings, decider.Noting())
-
-
-async def test_a_descriptor_that_is_no_socket_raises(tmp_path):
-    """The variable is named, with the way out."""
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    try:
-        with pytest.raises(errors.ConfigError, match="NRI_PLUGIN_SOCKET"):
-            await session.run_forever(session.Settings(descriptor=descriptor), decider.Noting())
-    finally:
-        os.close(descriptor)
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, {}),
-        ({"NRI_PLUGIN_SOCKET": ""}, {}),
-        (
-            {"NRI_PLUGIN_SOCKET": "3", "NRI_PLUGIN_NAME": "n", "NRI_PLUGIN_IDX": "05"},
-            {"descriptor": 3, "name": "n", "index": "05"},
-        ),
-    ],
-)
-def test_the_mode_comes_from_the_environment(environment, expected):
-    """A non-empty NRI_PLUGIN_SOCKET means that the runtime started us."""
-    settings = session.Settings()
-    assert settings.from_environment(environment) == attrs.evolve(settings, **expected)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"name": ""}, "plugin name ''"),
-        ({"name": "a b"}, "plugin name 'a b'"),
-        ({"index": "5"}, "give two digits"),
-        ({"index": "٠٥"}, "give two digits"),
-    ],
-)
-def test_what_runtimes_refuse_is_refused_before(wrong, reason):
-    """Name and index are checked where they are set."""
-    with pytest.raises(errors.ConfigError, match=reason):
-        session.Settings(**wrong)
-
-
-def test_a_descriptor_that_is_no_number_is_refused():
-    """NRI_PLUGIN_SOCKET holds decimal digits."""
-    with pytest.raises(errors.ConfigError, match="not the number of a file descriptor"):
-        session.Settings().from_environment({"NRI_PLUGIN_SOCKET": "x"})

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Root file systems and bundles, made by hand, and the real runtimes that run them."""
 
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
 import platform
 import re
+import select
 import shutil
+import socket
 import subprocess
 import uuid
 from pathlib import Path
+from typing import IO
 
 ENGINES = Path(__file__).parents[2] / ".cache" / "engines" / "engines.json"
 MACHINE = platform.machine()
@@ -175,7 +180,9 @@ def config(root: str, args: list[str], mounts: list[dict], hook: list[str]) -> d
     }  # fmt: skip
 
 
-def run(runtime: str, bundle: Path, document: dict) -> tuple[int, str, str]:
+def run(
+    runtime: str, bundle: Path, document: dict, prefix: list[str] = ()
+) -> tuple[int, str, str]:
     """Run a container to its end; give exit status, output and errors."""
     (bundle / "config.json").write_text(json.dumps(document))
     name = f"nri-nvidia-test-{uuid.uuid4().hex}"
@@ -183,7 +190,7 @@ def run(runtime: str, bundle: Path, document: dict) -> tuple[int, str, str]:
     base = [*(ALONE if Path(runtime).name == "crun" else []), runtime, "--root", str(state)]
     try:
         done = subprocess.run(
-            [*base, "run", "--bundle", str(bundle), name],
+            [*prefix, *base, "run", "--bundle", str(bundle), name],
             check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"]},
         )  # fmt: skip
@@ -218,3 +225,33 @@ def start_many(count: int, command: list[str], state: str) -> list[tuple[int, st
 def ldconfig(root: Path) -> None:
     """Run ldconfig as the container's own would, on a root that is known to be harmless."""
     subprocess.run(["/sbin/ldconfig", "-X", "-r", root], check=True, capture_output=True)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swap two files at once."""
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    ctypes.CDLL(None).renameat2(here, bytes(one), here, bytes(other), flag)
+
+
+def running_in(root: Path) -> list[str]:
+    """Give the processes that have a directory as their root."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/root"):
+        with contextlib.suppress(OSError):  # ended since, or a kernel thread
+            found += [str(path)] if path.samefile(root) else []
+    return found
+
+
+def wait_for_reader_to_end(writer: IO[bytes]) -> None:
+    """Return when nobody has a FIFO open for reading any more."""
+    poll = select.poll()
+    poll.register(writer, 0)  # errors alone
+    assert poll.poll(30_000), "the FIFO is still being read"
+
+
+def fill(path: Path) -> None:
+    """Send datagrams to a socket until it takes no more."""
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    with sender, contextlib.suppress(BlockingIOError):
+        while True:
+            sender.sendto(b"x" * 1000, str(path))

@@ -70,14 +70,18 @@ class Case:
         report = ["--report", str(self.place / "report"), "--token", "secret"]
         return [*self.hook, "--link", "nvidia-smi", *report, *options]
 
-    def run(self, runtime, args=("/bin/needs-driver",), mounts=None, options=(), change=None):
+    def run(  # noqa: PLR0917
+        self, runtime, args=("/bin/needs-driver",), mounts=None, options=(), change=None, prefix=()
+    ):
         """Run a container with the hook; `change` may edit its configuration."""
         mounts = self.driver if mounts is None else mounts
         document = bundles.config("rootfs", list(args), mounts, self.command(*options))
         if change:
             change(document)
         with self.listen() as receive:
-            return bundles.Result(*bundles.run(runtime, self.bundle, document), receive())
+            return bundles.Result(
+                *bundles.run(runtime, self.bundle, document, list(prefix)), receive()
+            )
 
     def direct(self, *options, prefix=(), state=None, document=None):
         """Start the hook without a runtime, on a driver directory that is part of the root."""
@@ -107,6 +111,7 @@ class Listener:
 
     def __enter__(self):
         self.socket.bind(str(self.path))
+        self.path.chmod(0o722)  # who sends may be the root of a user namespace
         self.socket.setblocking(False)
         return self.receive
 

@@ -225,4 +225,4 @@ def test_many_hooks_on_one_root(case):
     results = bundles.start_many(8, case.hook, f'{{"bundle": "{case.bundle}"}}')
     assert results == [(0, "")] * 8
     assert set(bundles.LIBRARIES) < set(bundles.cached(case.root))
-    assert [path for path in case.root.rglob(".nri-nvidia*")] == []
+    assert list(case.root.rglob(".nri-nvidia*")) == []

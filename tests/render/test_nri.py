@@ -11,7 +11,9 @@ from nri_nvidia.ttrpc import wire
 DEVICE = model.DeviceEdit(
     path="/dev/nvidia0", host_path="/dev/nvidia0", major=195, minor=0, mode=0, uid=0, gid=0
 )
-MOUNT = model.MountEdit(source="/usr/lib/libcuda.so.1", destination="/usr/local/nvidia/libcuda.so.1")
+MOUNT = model.MountEdit(
+    source="/usr/lib/libcuda.so.1", destination="/usr/local/nvidia/libcuda.so.1"
+)
 HOOK = model.HookEdit(
     stage="createContainer", path="/opt/hook", args=("hook", "run"), env=("PATH=/bin",), timeout=7
 )
@@ -38,7 +40,11 @@ def test_everything_arrives():
     )
     assert [(pair.key, pair.value) for pair in adjust.env] == [("A", "1"), ("EMPTY", "")]
     [mount] = adjust.mounts
-    assert (mount.source, mount.destination, mount.type) == (MOUNT.source, MOUNT.destination, "bind")
+    assert (mount.source, mount.destination, mount.type) == (
+        MOUNT.source,
+        MOUNT.destination,
+        "bind",
+    )
     assert mount.options == ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     [device] = adjust.linux.devices
     assert (device.path, device.type, device.major, device.minor) == ("/dev/nvidia0", "c", 195, 0)
@@ -98,7 +104,10 @@ def test_a_bind_mount_says_its_propagation():
 @pytest.mark.parametrize(
     ("edits", "reason"),
     [
-        ({"mounts": (MOUNT, attrs.evolve(MOUNT, destination=MOUNT.destination + "/"))}, "claim mount"),
+        (
+            {"mounts": (MOUNT, attrs.evolve(MOUNT, destination=MOUNT.destination + "/"))},
+            "claim mount",
+        ),
         ({"env": (("A", "1"), ("A", "2"))}, "claim variable A"),
         ({"devices": (DEVICE, DEVICE)}, "claim device /dev/nvidia0"),
         ({"env": (("-A", "1"),)}, "means removal"),

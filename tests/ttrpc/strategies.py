@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Byte streams that are right, nearly right or rubbish, and ways to split them."""
 
+import itertools
 import struct
 
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def streams(frames):
 def split(data, points):
     """Cut `data` at `points`, wherever they lie within it."""
     places = sorted({0, len(data), *(point % (len(data) + 1) for point in points)})
-    return [data[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 points = st.lists(st.integers(0, 1 << 16), max_size=30)

@@ -33,7 +33,7 @@ def outcome(pieces, points):
     try:
         for piece in pieces:
             for event in state.receive(piece):
-                found.append(event)
+                found.append(event)  # noqa: PERF402 - keeps what comes before an error
             assert state.buffered <= 2 * (LIMIT + frames.HEADER_SIZE)
         state.receive_eof()
     except errors.RemoteProtocolError as error:

@@ -40,9 +40,7 @@ async def served(service=None, **options):
 
 
 def request(stream, method="Configure", payload=b""):
-    message = ttrpc.Request(
-        service="nri.pkg.api.v1alpha1.Plugin", method=method, payload=payload
-    )
+    message = ttrpc.Request(service="nri.pkg.api.v1alpha1.Plugin", method=method, payload=payload)
     frame = frames.Frame(stream=stream, type=frames.Type.REQUEST, data=bytes(message))
     return mux.encode(1, *frames.encode(frame))
 
