@@ -6,6 +6,9 @@ for newer versions.
 """
 
 import argparse
+import fcntl
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,6 +27,7 @@ def main() -> int:
     update = parser.parse_args().update
     apt = Apt(CACHE / "apt")
     try:
+        alone()
         for line in engines.provide(apt, CACHE / "engines", update=update):
             say(line)
         suite, line = driver.provide(apt, CACHE / "driver", update=update)
@@ -35,6 +39,15 @@ def main() -> int:
         return 1
     say(f"packages: {apt.fetched / 1e6:.0f} MB fetched")
     return 0
+
+
+def alone() -> None:
+    """Wait until no other run is at work, then clear what a killed one left half fetched."""
+    CACHE.mkdir(exist_ok=True)
+    lock = os.open(CACHE / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # held until this process ends
+    for left in (CACHE / "apt").glob("partial-*"):
+        shutil.rmtree(left)
 
 
 def say(line: str) -> None:

@@ -75,7 +75,8 @@ def install(root: Path, archives: list[Path]) -> None:
     """Have the root's own dpkg install what is unpacked already, so that its scripts can run."""
     for name in ("status", "available"):
         (root / "var/lib/dpkg" / name).touch()
-    (root / "usr/bin/sh").exists() or (root / "usr/bin/sh").symlink_to("dash")
+    if not (root / "usr/bin/sh").exists():
+        (root / "usr/bin/sh").symlink_to("dash")
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
     policy.chmod(0o755)

@@ -49,7 +49,7 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
     if inventory.libraries_version and inventory.libraries_version != inventory.driver_version:
         lines.append(f"driver files: {inventory.libraries_version}")
     lines += [f"CUDA: {inventory.cuda_version}"] if inventory.cuda_version else []
-    lines += [f"NVML: {inventory.nvml_state}: {nvml}"] if nvml else []
+    lines += [f"NVML: {inventory.nvml_state}, {nvml}"] if nvml else []
     rows = [
         (
             "-" if gpu.excluded else str(gpu.index),

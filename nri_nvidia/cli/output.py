@@ -18,7 +18,8 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
     table = [[str(cell) for cell in row] for row in rows]
     if not table:
         return []
-    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(len(table[0]))]
+    longest = max(map(len, table))
+    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(longest)]
     return [
         (indent + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row))).rstrip()
         for row in table

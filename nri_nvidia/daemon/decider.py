@@ -79,8 +79,6 @@ class Decider:
     async def disconnected(self) -> None:
         """Note that no container reaches us any more."""
         self.connection.since = 0.0
-        runtime = self.connection.runtime
-        logger.warning("the connection to %s is lost", runtime.name if runtime else "the runtime")
 
     async def create_container(
         self, container: containers.Container, deadline: float

@@ -54,9 +54,9 @@ def install(directory: str) -> str:
 
 
 def script() -> str:
-    """Give the hook as one file: `view`, then `hook` without the imports that join the two."""
+    """Give the hook as one file: `view`, `steps` and `hook` without the imports that join them."""
     parts = []
-    for number, name in enumerate(("view.py", "hook.py")):
+    for number, name in enumerate(("view.py", "steps.py", "hook.py")):
         source = (Path(__file__).parent / name).read_text(encoding="utf-8")
         lines = source.splitlines(keepends=True)
         for node in ast.parse(source).body:

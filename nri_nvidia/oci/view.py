@@ -5,8 +5,7 @@
 A chroot alone does not hold root's programs back: /proc of the container shows /proc/1/root, and
 volumes are the host's own directories. So whatever is mounted below the root is left out of the
 view, but for the driver's read-only mounts. Standard library only, on Python 3.9 and later: this
-is the first part of the script that `install` puts together (with `hook`), so nothing here is
-imported from the package.
+is the first part of the script that `install` puts together, so nothing of the package is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines for the tests: one of each version a session, and a fresh one where it must be."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -62,12 +63,17 @@ def start(
 ) -> Callable[..., engines.Engine]:
     """Return a function that starts an engine by name; the caller stops it."""
 
-    def begin(name: str, options: settings.Options | None = None) -> engines.Engine:
+    def begin(
+        name: str,
+        options: settings.Options | None = None,
+        prepare: Callable[[engines.Engine], None] = lambda _: None,
+    ) -> engines.Engine:
         if name not in programs:
             pytest.fail(f"{name} is not there: {SETUP}")
         runtimes = [programs[each] for each in RUNTIMES if each in programs]
         new = engines.Engine(programs[name], runtimes, library, options=options)
         try:
+            prepare(new)
             new.start()
         except BaseException:
             new.stop()
@@ -78,24 +84,26 @@ def start(
 
 
 @pytest.fixture(scope="session")
-def running(start: Start) -> Iterator[dict[str, engines.Engine]]:
-    """The engines of the session, started when first asked for."""
+def running(start: Start) -> Iterator[Callable[[str], engines.Engine]]:
+    """Return a function that gives the session's engine of a name, started when first asked for."""
     started: dict[str, engines.Engine] = {}
+    with contextlib.ExitStack() as stack:
 
-    class Lazy(dict[str, engines.Engine]):
-        def __missing__(self, name: str) -> engines.Engine:
-            started[name] = self[name] = start(name)
+        def find(name: str) -> engines.Engine:
+            if name not in started:
+                started[name] = start(name)
+                stack.callback(started[name].stop)
             return started[name]
 
-    yield Lazy()
-    for each in started.values():
-        each.stop()
+        yield find
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, running: dict[str, engines.Engine]) -> engines.Engine:
+def engine(
+    request: pytest.FixtureRequest, running: Callable[[str], engines.Engine]
+) -> engines.Engine:
     """Each version of containerd, shared by the session's tests: leave it as it was found."""
-    found = running[request.param]
+    found = running(request.param)
     request.node.stash[LOG] = (found, found.log_size())
     return found
 
@@ -104,18 +112,17 @@ def engine(request: pytest.FixtureRequest, running: dict[str, engines.Engine]) -
 def fresh(request: pytest.FixtureRequest, start: Start) -> Iterator[Start]:
     """Return a function that starts an engine of each version for this test alone.
 
-    It takes settings.Options, or nothing.
+    It takes settings.Options, or nothing, and what is to be done with the engine before it starts.
     """
-    started: list[engines.Engine] = []
+    with contextlib.ExitStack() as stack:
 
-    def begin(options: settings.Options | None = None) -> engines.Engine:
-        started.append(start(request.param, options))
-        request.node.stash[LOG] = (started[-1], 0)
-        return started[-1]
+        def begin(options: settings.Options | None = None) -> engines.Engine:
+            new = start(request.param, options)
+            stack.callback(new.stop)
+            request.node.stash[LOG] = (new, 0)
+            return new
 
-    yield begin
-    for each in started:
-        each.stop()
+        yield begin
 
 
 @pytest.fixture(params=RUNTIMES)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,6 +139,7 @@ class Daemon:
         with contextlib.suppress(ProcessLookupError):
             self.end()
         self._notified.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import signal
 import socket
@@ -87,6 +86,7 @@ class Engine:
         self._imported: set[str] = set()
         self._counter = itertools.count(1)
         self._holder: subprocess.Popen[str] | None = None
+        self._namespace = 0
         self._daemon: subprocess.Popen[bytes] | None = None
         for path in (self.nri_plugins, self.nri_conf, self.cdi_specs):
             path.mkdir()
@@ -154,9 +154,7 @@ class Engine:
         try:
             self.kill()
             processes.end(self._mine, PATIENCE)
-            if self._holder is not None:
-                self._holder.kill()
-                self._holder.wait()
+            self._release()
             processes.remove_cgroups(self.cgroup)
             left = processes.mounts_below(self.directory)
             if left:
@@ -168,9 +166,9 @@ class Engine:
         """Tell whether a process lives in this engine's namespace or in one of its cgroups."""
         if self._holder is None or process.name == str(self._holder.pid):
             return False
-        own = os.stat(f"/proc/{self._holder.pid}/ns/mnt").st_ino
-        inside = os.stat(process / "ns/mnt").st_ino == own
-        return inside or f":{self.cgroup}" in (process / "cgroup").read_text(encoding="utf-8")
+        if (process / "ns/mnt").stat().st_ino == self._namespace:
+            return True
+        return f":{self.cgroup}/" in (process / "cgroup").read_text(encoding="utf-8")
 
     def _hold(self) -> None:
         """Make the mount namespace, kept by a process that does nothing else."""
@@ -181,6 +179,15 @@ class Engine:
             text=True, cwd="/",
         )  # fmt: skip
         self._until(self._held, "the mount namespace is made")
+        self._namespace = Path(f"/proc/{self._holder.pid}/ns/mnt").stat().st_ino
+        # What lives in this one is killed at the end, so it had better not be everyone's.
+        assert self._namespace != Path("/proc/self/ns/mnt").stat().st_ino
+
+    def _release(self) -> None:
+        if self._holder is not None:
+            self._holder.kill()
+            self._holder.communicate()
+            self._holder = None
 
     def _held(self) -> bool:
         assert self._holder is not None

@@ -65,6 +65,19 @@ def test_driver_files_mounted_one_by_one(case, runtime):
     assert set(bundles.LIBRARIES) < set(bundles.cached(case.root))
 
 
+def test_further_names_of_a_library_are_listed(case, runtime):
+    """With libraries mounted one by one a link gives libcuda.so.1 the name libcuda.so too."""
+    libraries = case.toolbox.driver / "lib64"
+    mounts = [bundles.bind(libraries / name, f"{LIB64}/{name}") for name in bundles.LIBRARIES]
+    options = ["--alias", "libcuda.so=libcuda.so.1", "--alias", "libnone.so=libnone.so.1"]
+    case.make("debian").run(runtime, mounts=mounts, options=options)
+    assert (case.root / LIB64[1:] / "libcuda.so").readlink().as_posix() == "libcuda.so.1"
+    found = bundles.cached(case.root)
+    assert found["libcuda.so"] == [f"{LIB64}/libcuda.so"]
+    assert "libnone.so" not in found
+    assert not (case.root / LIB64[1:] / "libnone.so").is_symlink()
+
+
 def test_32_bit_libraries_are_listed_where_they_are(case, runtime):
     """LIBRARY_DIR/lib32 has a line in the drop-in when the driver has such a directory."""
     driver = case.place / "driver"

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other verbs' output and exit status."""
+
+import json
+import pathlib
+
+import pytest
+
+from nri_nvidia import cli
+from nri_nvidia.cli import output, status
+
+HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HOSTS.iterdir()))
+def test_devices_shows_every_recorded_host(capsys, name):
+    """Text, list and JSON of each; 0 only where a driver is loaded and nothing is wrong."""
+    host = ["devices", "--host", str(HOSTS / name)]
+    exits = {cli.main(host), cli.main([*host, "--list"])}
+    capsys.readouterr()
+    exits.add(cli.main([*host, "--json"]))
+    found = json.loads(capsys.readouterr().out)
+    assert exits == {0 if found["driver_version"] and not found["problems"] else 1}
+    assert {"gpus", "control", "files", "nvml_state", "layout"} <= set(found)
+
+
+def test_devices_text_has_what_one_asks_by(capsys):
+    """Index, UUID, minor, bus id and model of each GPU stand in one line."""
+    assert cli.main(["devices", "--host", str(HOSTS / "debian-minors-swapped")]) == 0
+    text = capsys.readouterr().out
+    assert "driver: 550.163.01" in text
+    lines = [line.split() for line in text.splitlines() if "0000:" in line]
+    assert all(line[1].startswith("GPU-") for line in lines)
+    assert [line[0] for line in lines] == [str(i) for i in range(len(lines))]
+
+
+def test_status_without_a_daemon_exits_with_3(capsys, tmp_path):
+    """It says which socket was asked and how to start the daemon."""
+    path = tmp_path / "control.sock"
+    assert cli.main(["status", "--socket", str(path)]) == 3
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "nri-nvidia run" in said
+
+
+def test_status_text_of_a_daemon_that_is_not_registered():
+    """The missing registration comes first."""
+    document = {
+        "runtime": {"registered": False, "name": None, "version": None, "since": None},
+        "driver": {"loaded": False},
+        "gpus": [],
+        "missed": [{"id": "abc", "namespace": "ns", "pod": "p", "name": "c"}],
+        "decisions": [],
+        "findings": [{"code": "x", "message": "a sentence", "hint": "do it"}],
+    }
+    lines = status.text(document, 0.0)
+    assert lines[0] == "runtime: not registered"
+    assert lines[1] == "driver: not loaded"
+    assert "  ns/p/c (abc)" in lines
+    assert "  a sentence [x]" in lines
+
+
+def test_columns_of_rows_of_different_length():
+    """A row may be longer or shorter than the first."""
+    assert output.columns([("a", "b"), ("cc", "d", "e"), ("f",)]) == ["a   b", "cc  d  e", "f"]
+
+
+def test_sizes():
+    """Bytes are written as a person reads them; 0 is not known."""
+    assert [output.size(n) for n in (0, 512, 85520809984)] == ["", "512 B", "79.65 GiB"]
