@@ -5,7 +5,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
@@ -42,7 +42,7 @@ class Decider:
         rules: pipeline.Policy,
         *,
         reports: hookreports.Receiver,
-        on_config: Callable[[str], None],
+        on_config: Callable[[str], Awaitable[None]],
         on_registered: Callable[[], None],
     ) -> None:
         self.ledger = ledger.Ledger()
@@ -55,13 +55,9 @@ class Decider:
         self._on_registered = on_registered
 
     async def configure(self, config: str, runtime: plugin.RuntimeInfo) -> None:
-        """Take the runtime's configuration string; a bad one leaves the settings as they are."""
+        """Take the runtime's configuration string."""
         self.connection.runtime = runtime
-        try:
-            self._on_config(config)
-        except errors.ConfigError as error:
-            # Refusing would end containerd 1.7 when it has started us itself.
-            logger.error("the runtime's configuration for us is not used: %s", error)  # noqa: TRY400
+        await self._on_config(config)
         if not runtime.can_inject:
             logger.warning(
                 "%s %s takes no devices from NRI plugins: its containers get nothing from here",

@@ -35,8 +35,8 @@ class Report:
 class Receiver:
     """Gives out tokens and hands on the reports that come with one."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self) -> None:
+        self.path = ""
         self.on_report: Callable[[Report], None] = lambda _: None
         self._pending: dict[str, str] = {}
         self._socket: socket.socket | None = None
@@ -56,8 +56,9 @@ class Receiver:
         for token in [t for t, owner in self._pending.items() if owner == container_id]:
             del self._pending[token]
 
-    def open(self) -> None:
+    def open(self, path: str) -> None:
         """Start to listen on the running event loop; raises OSError."""
+        self.path = path
         pathlib.Path(self.path).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:

@@ -8,6 +8,7 @@ import time
 
 from nri_nvidia import errors
 from nri_nvidia.host import cache, model
+from nri_nvidia.host import options as host_options
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +23,23 @@ class HostWatch:
     driver that hangs holds one thread. NVML is asked in a thread of its own, and never waited for.
     """
 
-    def __init__(self, kept: cache.Cache) -> None:
-        self._cache = kept
+    def __init__(self, options: host_options.Options) -> None:
+        self._options = options
+        self._cache = cache.Cache(options)
         self._look: asyncio.Future[tuple[model.Inventory, bool]] | None = None
         self._wake = asyncio.Event()
         self._nvml_retry_at = 0.0
         self._lookers = concurrent.futures.ThreadPoolExecutor(1, "host")
         self._nvml = concurrent.futures.ThreadPoolExecutor(1, "nvml")
         self.last: model.Inventory | None = None
+
+    def look_at(self, options: host_options.Options) -> None:
+        """Look at another host, or at this one by other settings, from now on."""
+        if options != self._options:
+            self._options = options
+            self._cache = cache.Cache(options)
+            self._look = None
+            self._nvml_retry_at = 0.0
 
     async def inventory(self, limit: float) -> model.Inventory:
         """Give the inventory of now; raises HostError after `limit` seconds without it."""
@@ -73,8 +83,8 @@ class HostWatch:
         self._nvml.shutdown(wait=False, cancel_futures=True)
 
     def _see(self) -> tuple[model.Inventory, bool]:
-        found = self._cache.get()
-        return found, self._cache.nvml_stale
+        kept = self._cache
+        return kept.get(), kept.nvml_stale
 
     def _has_driver(self) -> bool:
         return bool(self.last and self.last.driver_version)

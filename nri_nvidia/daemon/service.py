@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 
 import attrs
+from grpclib import server
 
 import nri_nvidia
 from nri_nvidia import errors, log
 from nri_nvidia.config import load
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import control, decider, hookreports, hostwatch, notify, statusview
-from nri_nvidia.host import cache
 from nri_nvidia.nri import session
 from nri_nvidia.oci import install
 
@@ -49,9 +49,9 @@ class Service:
         self._runtime_text = ""
         self._config = sources.load()
         self._started = time.time()
-        self._state_dir = pathlib.Path(self._config.control.socket).parent
-        self._watch = hostwatch.HostWatch(cache.Cache(self._config.host_options()))
-        self._reports = hookreports.Receiver(str(self._state_dir / "hook.sock"))
+        self._watch = hostwatch.HostWatch(self._config.host_options())
+        self._reports = hookreports.Receiver()
+        self._control: server.Server | None = None
         self._decider = decider.Decider(
             self._watch,
             self._config.policy(interpreter=""),
@@ -65,13 +65,10 @@ class Service:
         """Serve until SIGTERM or SIGINT; raises Error when the daemon cannot start at all."""
         logger.info("nri-nvidia %s starts, process %d", nri_nvidia.__version__, os.getpid())
         loop = asyncio.get_running_loop()
-        self._prepare()
-        listening = await control.serve(
-            self._config.control.socket,
-            control.Control(
-                lambda: statusview.document(self._decider, self._watch, self._started)
-            ),
-        )
+        wanted = self._session_settings()
+        if wanted.descriptor is None:
+            await self._open()
+            self._use(self._config)
         try:
             async with asyncio.TaskGroup() as tasks:
                 owner = asyncio.current_task()
@@ -81,42 +78,55 @@ class Service:
                 loop.add_signal_handler(signal.SIGHUP, self._reload)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
                 tasks.create_task(self._first_look(), name="first look")
-                await session.run_forever(self._session_settings(), self._decider)
+                await session.run_forever(wanted, self._decider)
                 owner.cancel()
         except asyncio.CancelledError:
             logger.info("nri-nvidia ends; containers keep what they have")
         finally:
             notify.notify("STOPPING=1")
-            listening.close()
-            await listening.wait_closed()
-            self._reports.close()
-            self._watch.close()
-            control.remove(self._config.control.socket)
+            await self._close()
 
     def _session_settings(self) -> session.Settings:
         nri = self._config.nri
         wanted = session.Settings(socket=nri.socket, name=nri.name, index=nri.index)
         return wanted.from_environment(os.environ)
 
-    def _prepare(self) -> None:
-        """Make the daemon's directory, the hook and the socket for its reports."""
+    async def _open(self) -> None:
+        """Make the daemon's directory, its control socket and the one for the hooks' reports."""
+        path = pathlib.Path(self._config.control.socket)
         try:
-            self._state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._reports.open()
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._control = await control.serve(
+                str(path),
+                control.Control(
+                    lambda: statusview.document(self._decider, self._watch, self._started)
+                ),
+            )
+            self._reports.open(str(path.parent / "hook.sock"))
         except OSError as error:
             raise errors.HostError(
-                f"{error.filename or self._state_dir}: {error.strerror}",
+                f"{error.filename or path}: {error.strerror}",
                 hint="the daemon runs as root and keeps its sockets there: control.socket",
                 code="no-state-directory",
             ) from error
-        self._use(self._config)
+
+    async def _close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            await self._control.wait_closed()
+            control.remove(self._config.control.socket)
+        self._reports.close()
+        self._watch.close()
 
     def _use(self, config: config_model.Config) -> None:
         """Take settings into use. A hook that cannot be had refuses GPU containers, not the rest.
 
-        The sockets and the host's roots stay as they were at the start.
+        The sockets stay as they were at the start.
         """
+        if self._control is not None:
+            config = attrs.evolve(config, control=self._config.control)
         self._config = config
+        self._watch.look_at(config.host_options())
         log.set_up(config.log.level, config.log.format)
         fault: errors.Error | None = None
         interpreter = config.hook.interpreter
@@ -132,10 +142,25 @@ class Service:
         )
         self._decider.fault = fault
 
-    def _from_runtime(self, text: str) -> None:
-        """Take the runtime's configuration string (TOML, may be empty) into account."""
-        config = self._sources.load(text)
-        self._runtime_text = text
+    async def _from_runtime(self, text: str) -> None:
+        """Take the runtime's configuration string (TOML, may be empty) into account.
+
+        A daemon that the runtime has started knows from it where its sockets belong.
+        """
+        try:
+            config = self._sources.load(text)
+        except errors.ConfigError as error:
+            # Refusing would end containerd 1.7 when it has started us itself.
+            logger.error("the runtime's configuration for us is not used: %s", error)  # noqa: TRY400
+            config = self._config
+        else:
+            self._runtime_text = text
+        if self._control is None:
+            self._config = config
+            try:
+                await self._open()
+            except errors.Error as error:
+                logger.error("nobody can ask this daemon: %s", error)  # noqa: TRY400
         self._use(config)
 
     def _reload(self) -> None:

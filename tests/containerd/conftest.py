@@ -116,8 +116,11 @@ def fresh(request: pytest.FixtureRequest, start: Start) -> Iterator[Start]:
     """
     with contextlib.ExitStack() as stack:
 
-        def begin(options: settings.Options | None = None) -> engines.Engine:
-            new = start(request.param, options)
+        def begin(
+            options: settings.Options | None = None,
+            prepare: Callable[[engines.Engine], None] = lambda _: None,
+        ) -> engines.Engine:
+            new = start(request.param, options, prepare)
             stack.callback(new.stop)
             request.node.stash[LOG] = (new, 0)
             return new

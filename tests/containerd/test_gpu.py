@@ -205,19 +205,19 @@ async def test_daemon_dies_and_comes_back(engine, gpu_host):
             assert [entry["id"] for entry in status["missed"]] == [missed.id]
 
 
-async def test_started_by_containerd(fresh, gpu_host, tmp_path):
+async def test_started_by_containerd(fresh, gpu_host):
     """From the plugin directory, with its configuration from conf.d and no PATH or HOME."""
-    tmp_path.chmod(0o755)
-    settings = {
-        "host.root": gpu_host,
-        "host.driver_root": gpu_host,
-        "host.dev_root": gpu_host,
-        "hook.directory": tmp_path / "hook",
-        "control.socket": tmp_path / "control.sock",
-    }
-    text = "\n".join(f'{key} = "{value}"' for key, value in settings.items())
 
     def prepare(engine):
+        engine.directory.chmod(0o755)
+        settings = {
+            "host.root": gpu_host,
+            "host.driver_root": gpu_host,
+            "host.dev_root": gpu_host,
+            "hook.directory": engine.directory / "hook",
+            "control.socket": engine.directory / "control.sock",
+        }
+        text = "\n".join(f'{key} = "{value}"' for key, value in settings.items())
         (engine.nri_plugins / "10-nri-nvidia").symlink_to(daemons.COMMAND)
         (engine.nri_conf / "10-nri-nvidia.conf").write_text(text)
 
@@ -228,3 +228,4 @@ async def test_started_by_containerd(fresh, gpu_host, tmp_path):
     ):
         assert await container.probe("open", "/dev/nvidia4", "rw") == "ENXIO"
         assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+    assert (engine.directory / "control.sock").exists()

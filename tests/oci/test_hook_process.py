@@ -54,8 +54,8 @@ def test_an_absolute_root_of_the_configuration(ready):
         ('{"root": "r"}', "neither the state on standard input nor its bundle names the root"),
         ('{"root": "/"}', "the container's root / is the host's own"),
         (
-            '{"root": "/proc/self/root/"}',
-            "the container's root /proc/self/root/ is the host's own",
+            '{"root": "/proc/self/root"}',
+            "the container's root /proc/self/root is the host's own",
         ),
         ('{"bundle": "/nowhere"}', "[Errno 2] No such file or directory: '/nowhere/config.json'"),
         ('{"root": "/nowhere"}', "[Errno 2] No such file or directory: '/nowhere'"),
