@@ -19,6 +19,8 @@ from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse, policy
 
 _OTHER_INJECTORS = {"nvidia-container-runtime-hook", "nvidia-container-toolkit"}
+_BESIDE_GPUS = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
+_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 _GPU_NODE = re.compile(r"/dev/nvidia(\d+)", re.ASCII)
 
 
@@ -138,7 +140,7 @@ def _decide(
     allocation = _from_spec(container, request, inventory) or _as_allocated(
         request, resolve.resolve(request, inventory), context
     )
-    noted = (*parsed.reasons, *allocation.reasons)
+    noted = (*parsed.reasons, *allocation.reasons, *_not_given(container, request))
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
     edits, kept = build.build(
@@ -151,6 +153,25 @@ def _decide(
         assigned=allocation.assigned,
         driver_version=inventory.driver_version or inventory.libraries_version,
         edits=edits,
+    )
+
+
+def _not_given(
+    container: containers.Container, request: request_model.GpuRequest
+) -> tuple[Reason, ...]:
+    """Say what a container asks for beside GPUs and does not get, rather than pass it over."""
+    env = container.environment()
+    asked = [f"{name}={env[name]}" for name in _BESIDE_GPUS if env.get(name) == "enabled"]
+    asked += [f"{name}={env[name]}" for name in _MANAGEMENT if env.get(name)]
+    if request.imex_channels:
+        asked.append(f"IMEX channels {','.join(request.imex_channels)}")
+    return tuple(
+        Reason(
+            code="not-given",
+            message=f"{what} is not given: nri-nvidia gives GPUs, control nodes and driver files",
+            hint="mount the nodes by a device plugin, or use NVIDIA's CDI specification for them",
+        )
+        for what in asked
     )
 
 

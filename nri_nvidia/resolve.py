@@ -111,6 +111,8 @@ def require_driver(request: request_model.GpuRequest, inventory: host.Inventory)
 def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
     assigned = []
     for gpu in inventory.usable:
+        if gpu.mig_enabled and not gpu.mig_devices:
+            _require_nvml(request, request.devices[0], inventory)
         if gpu.mig_enabled:
             assigned += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
         else:

@@ -204,6 +204,15 @@ def test_allocation_of_the_kubelet():
     assert decide(f"NVIDIA_VISIBLE_DEVICES={UUIDS[4]}", context=given_to(UUIDS[4])).created
 
 
+def test_what_is_asked_beside_gpus_is_said_not_to_be_given():
+    """Nothing that was asked for is passed over without a word."""
+    plan = decide("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_IMEX_CHANNELS=0,3")
+    assert plan.created
+    assert codes(plan) == ["not-given", "not-given"]
+    assert "NVIDIA_GDS=enabled" in plan.reasons[0].message
+    assert "0,3" in plan.reasons[1].message
+
+
 def test_refusal_is_the_last_reason():
     """What goes to the runtime is what is recorded."""
     plan = decide("NVIDIA_VISIBLE_DEVICES=9")

@@ -146,6 +146,15 @@ def test_mig_spellings():
     assert refusal(attrs.evolve(host, nvml_state="absent"), "0:0").code == "nvml-not-available"
 
 
+def test_all_waits_for_nvml_where_a_gpu_is_in_mig_mode():
+    """Without NVML's answer its devices are not known: `all` without them would be a silent part."""
+    host = inventories.mig_host()
+    unknown = attrs.evolve(host.gpus[0], mig_devices=())
+    host = inventories.with_gpus(unknown, host.gpus[1], nvml_state="absent")
+    assert refusal(host, "all").code == "nvml-not-available"
+    assert indices(attrs.evolve(host, nvml_state="ok"), "all") == [1]
+
+
 def test_whole_gpu_in_mig_mode_is_given_with_a_word():
     """A GPU in MIG mode by its index is the GPU, and it is said that it cannot compute."""
     allocation = resolve.resolve(ask("0"), inventories.mig_host())
