@@ -45,3 +45,18 @@ class ConfigError(Error):
     """Raised when a configuration file or option cannot be used as it is."""
 
     code = "bad-configuration"
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    r"""Give a text as one line that cannot steer a terminal, cut after `limit` characters.
+
+    What people and images put into names and variables ends up in logs and on terminals: a line
+    break would begin a log line of their own, an escape sequence would be obeyed. Such characters
+    are written as Python writes them, `\n` or `\x1b`.
+    """
+    shown = text[: limit + 1]
+    if not shown.isprintable():
+        shown = "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown
+        )
+    return shown if len(shown) <= limit else f"{shown[:limit]}... ({len(text)} characters)"

@@ -1,33 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How log lines look: for journald, for a terminal, as JSON."""
+"""How log lines look (for journald, for a terminal, as JSON), and how they are written.
 
+Lines are written in a thread: whoever reads them may stop reading, and a write that blocks would
+stop the event loop with it.
+"""
+
+import contextlib
 import json
 import logging
 import logging.handlers
 import os
 import pathlib
-import sys
+import queue
+import threading
 import time
+
+from nri_nvidia import errors
 
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 _SYSLOG = "/dev/log"
+_HELD = 10_000
+_STDERR = 2
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31 12:00:00 info: sentence`; under systemd `<6>sentence`, whose clock suffices."""
+    """`2026-01-31 12:00:00 info: sentence`; under systemd `<6>sentence`, whose clock suffices.
+
+    A sentence stays one line, whatever names and values it quotes; a traceback is indented.
+    """
 
     def __init__(self, *, journald: bool) -> None:
         super().__init__()
         self._journald = journald
 
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
+        text = errors.printable(record.getMessage(), 8000)
         if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
+            trace = self.formatException(record.exc_info).split("\n")
+            text = "\n".join([text, *(f"  {errors.printable(line)}" for line in trace)])
         if self._journald:
             priority = _PRIORITIES.get(record.levelno, 6)
             # sd-daemon(3): the prefix holds for one line.
-            return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
+            return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         return f"{stamp} {record.levelname.lower()}: {text}"
 
@@ -44,7 +58,62 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False)
+        return json.dumps(document)
+
+
+class _Stderr(logging.Handler):
+    """Writes to the descriptor itself: Python's stream has a lock, for which its end waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        data = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        while data:
+            data = data[os.write(_STDERR, data) :]
+
+
+class Background(logging.Handler):
+    """Hands records to another handler in a thread, which no end of the process waits for.
+
+    Holds a limited number of records; those beyond it are dropped and counted.
+    """
+
+    def __init__(self, target: logging.Handler) -> None:
+        super().__init__()
+        self.target = target
+        self._records: queue.Queue[logging.LogRecord | threading.Event] = queue.Queue(_HELD)
+        self._dropped = 0
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record and return at once."""
+        try:
+            self._records.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def settle(self, limit: float) -> bool:
+        """Wait until what was said is written, up to `limit` seconds; tell whether it is."""
+        written = threading.Event()
+        try:
+            self._records.put(written, timeout=limit)
+        except queue.Full:
+            return False
+        return written.wait(limit)
+
+    def _write(self) -> None:
+        while True:
+            item = self._records.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            # emit() and not handle(): its lock would be held while a write blocks.
+            with contextlib.suppress(Exception):
+                self.target.emit(item)
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                lost = f"{dropped} log lines were dropped: the log was not read fast enough"
+                record = logging.LogRecord(__name__, logging.WARNING, "", 0, lost, (), None)
+                with contextlib.suppress(Exception):
+                    self.target.emit(record)
 
 
 def set_up(level: str, form: str) -> None:
@@ -52,24 +121,42 @@ def set_up(level: str, form: str) -> None:
 
     A runtime that starts its plugins gives them /dev/null for standard error.
     """
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    target: logging.Handler = _Stderr()
     if _leads_nowhere() and pathlib.Path(_SYSLOG).exists():
-        handler = logging.handlers.SysLogHandler(
-            _SYSLOG, logging.handlers.SysLogHandler.LOG_DAEMON
-        )
-        handler.ident = "nri-nvidia: "
+        with contextlib.suppress(OSError):
+            syslog = logging.handlers.SysLogHandler(
+                _SYSLOG, logging.handlers.SysLogHandler.LOG_DAEMON
+            )
+            syslog.ident = "nri-nvidia: "
+            target = syslog
     journald = bool(os.environ.get("JOURNAL_STREAM"))
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journald=journald))
+    target.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journald=journald))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    running = _background()
+    if running:
+        running.target = target
+    else:
+        root.handlers[:] = [Background(target)]
     root.setLevel(level.upper())
     for noisy in ("asyncio", "grpclib", "hpack"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+def settle(limit: float) -> None:
+    """Wait until all lines are written, up to `limit` seconds."""
+    running = _background()
+    if running:
+        running.settle(limit)
+
+
+def _background() -> Background | None:
+    found = (h for h in logging.getLogger().handlers if isinstance(h, Background))
+    return next(found, None)
+
+
 def _leads_nowhere() -> bool:
     try:
-        found = os.fstat(2)
+        found = os.fstat(_STDERR)
     except OSError:
         return True
     return found.st_rdev == pathlib.Path(os.devnull).stat().st_rdev

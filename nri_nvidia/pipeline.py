@@ -5,23 +5,19 @@ Pure: no clock, no file, no socket. What only some doors know comes in as `Conte
 """
 
 import enum
-import posixpath
-import re
 
 import attrs
 
 from nri_nvidia import errors, resolve
-from nri_nvidia.edits import build, hooks, model, options
+from nri_nvidia.edits import build, model, options, present
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse, policy
 
-_OTHER_INJECTORS = {"nvidia-container-runtime-hook", "nvidia-container-toolkit"}
 _BESIDE_GPUS = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
 _MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-_GPU_NODE = re.compile(r"/dev/nvidia(\d+)", re.ASCII)
 
 
 class Decision(enum.StrEnum):
@@ -104,7 +100,7 @@ def plan(
             reasons=(*parsed.reasons, Reason.of(parsed.error)),
             request=request,
         )
-    other = _already_served(container)
+    other = present.served(container)
     if other:
         return Plan(decision=Decision.IGNORE, reasons=(*parsed.reasons, other), request=request)
     try:
@@ -137,7 +133,7 @@ def _decide(
     rules: Policy,
     context: Context,
 ) -> Plan:
-    allocation = _from_spec(container, request, inventory) or _as_allocated(
+    allocation = present.allocation(container, request, inventory) or _as_allocated(
         request, resolve.resolve(request, inventory), context
     )
     noted = (*parsed.reasons, *allocation.reasons, *_not_given(container, request))
@@ -172,53 +168,6 @@ def _not_given(
             hint="mount the nodes by a device plugin, or use NVIDIA's CDI specification for them",
         )
         for what in asked
-    )
-
-
-def _already_served(container: containers.Container) -> Reason | None:
-    """Recognise ourselves and other injectors at work: there are never two owners."""
-    for hook in container.hooks:
-        if hooks.is_ours(hook):
-            return Reason(
-                code="already-served",
-                message="the container's spec already holds our edits",
-                hint="two copies of nri-nvidia on one node? nri-nvidia status shows this one",
-            )
-        if posixpath.basename(hook.path) in _OTHER_INJECTORS:
-            return Reason(
-                code="other-injector",
-                message=f"the container's spec holds {hook.path}, which gives GPUs by itself; "
-                "nothing is added to it",
-                hint="remove the nvidia runtime class or runtime from this container",
-            )
-    return None
-
-
-def _from_spec(
-    container: containers.Container,
-    request: request_model.GpuRequest,
-    inventory: host.Inventory,
-) -> resolve.Allocation | None:
-    """Take GPU nodes that the spec already holds for the answer (a device plugin passed them)."""
-    minors = {
-        int(match[1])
-        for device in container.devices
-        if (match := _GPU_NODE.fullmatch(device.path))
-    }
-    present = tuple(resolve.Assigned(gpu=gpu) for gpu in inventory.usable if gpu.minor in minors)
-    if not present or not request.devices:
-        return None
-    resolve.require_driver(request, inventory)
-    listed = ", ".join(str(item.gpu.index) for item in present)
-    return resolve.Allocation(
-        assigned=present,
-        reasons=(
-            Reason(
-                code="devices-in-spec",
-                message=f"the container's spec already holds the nodes of GPU {listed}: these are "
-                f"what it gets, {request.variable} adds driver files and no further GPU",
-            ),
-        ),
     )
 
 

@@ -8,6 +8,7 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.host import model as host
+from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import model as request_model
 
@@ -17,6 +18,7 @@ _MIG_PATH = re.compile(r"(?i:MIG-)((?i:GPU-)[0-9A-Fa-f-]+)/([0-9]{1,9})/([0-9]{1
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.[0-7]")
 _OWN_CDI_KIND = "nvidia.com/gpu="
 _MIN_PREFIX_DIGITS = 8
+_MOST_LISTED = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -109,16 +111,36 @@ def require_driver(request: request_model.GpuRequest, inventory: host.Inventory)
 
 
 def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
-    assigned = []
+    """Give all that can be had; one GPU that is out of reach does not hide the others."""
+    found = []
     for gpu in inventory.usable:
         if gpu.mig_enabled and not gpu.mig_devices:
             _require_nvml(request, request.devices[0], inventory)
         if gpu.mig_enabled:
-            assigned += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
+            found += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
         else:
-            assigned.append(Assigned(gpu=gpu))
+            found.append(Assigned(gpu=gpu))
+    problems = {
+        item: problem
+        for item in found
+        if (problem := reach.out_of_reach(item.gpu, item.mig, inventory))
+    }
+    assigned = tuple(item for item in found if item not in problems)
     if assigned:
-        return Allocation(assigned=tuple(assigned))
+        return Allocation(
+            assigned=assigned,
+            reasons=tuple(
+                Reason(
+                    code="gpu-left-out",
+                    message=f"{_asked(request, *request.devices)}: "
+                    f"{reach.name(item.gpu, item.mig)} is left out: {problem.message}",
+                    hint=problem.hint,
+                )
+                for item, problem in problems.items()
+            ),
+        )
+    for problem in problems.values():
+        raise problem
     excluded = sum(gpu.excluded for gpu in inventory.gpus)
     in_mig_mode = sum(gpu.mig_enabled for gpu in inventory.usable)
     why = (
@@ -283,8 +305,9 @@ def _asked(request: request_model.GpuRequest, *devices: str) -> str:
 def _unknown(
     request: request_model.GpuRequest, device: str, inventory: host.Inventory
 ) -> errors.RequestError:
+    have = _ranges(inventory) if _INDEX.fullmatch(_plain(device)) else _named(inventory)
     return errors.RequestError(
-        f"{_asked(request, device)}: no such GPU; this node has {_ranges(inventory)}",
+        f"{_asked(request, device)}: no such GPU; this node has {have}",
         hint="nri-nvidia devices lists them",
         code="no-such-gpu",
     )
@@ -293,10 +316,9 @@ def _unknown(
 def _unknown_mig(
     request: request_model.GpuRequest, device: str, inventory: host.Inventory
 ) -> errors.RequestError:
-    known = [f"{gpu.index}:{mig.index}" for gpu, mig in _mig_devices(inventory)]
+    known = [f"{gpu.index}:{mig.index} ({mig.uuid})" for gpu, mig in _mig_devices(inventory)]
     return errors.RequestError(
-        f"{_asked(request, device)}: no such MIG device; this node has "
-        f"{', '.join(known) or 'none'}",
+        f"{_asked(request, device)}: no such MIG device; this node has {_few(known) or 'none'}",
         hint="nri-nvidia devices lists them",
         code="no-such-mig-device",
     )
@@ -310,6 +332,20 @@ def _ambiguous(
         hint="write more digits",
         code="ambiguous-uuid",
     )
+
+
+def _named(inventory: host.Inventory) -> str:
+    """Write the GPUs that exist with the beginnings of their UUIDs: `0 (GPU-836c0c09), 1 (…)`."""
+    named = [
+        f"{gpu.index} ({gpu.uuid[: len('GPU-') + _MIN_PREFIX_DIGITS] or gpu.bus_id})"
+        for gpu in inventory.usable
+    ]
+    return _few(named) or _ranges(inventory)
+
+
+def _few(entries: list[str]) -> str:
+    more = f" and {len(entries) - _MOST_LISTED} more" if len(entries) > _MOST_LISTED else ""
+    return ", ".join(entries[:_MOST_LISTED]) + more
 
 
 def _ranges(inventory: host.Inventory) -> str:

@@ -2,9 +2,11 @@
 """containerd, runc and crun, unpacked privately, each able to run on this machine's libc."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,7 +135,12 @@ def make_runnable(apt: Apt, package: Package, wanted: Wanted, place: Path) -> No
 def starts(program: Path) -> bool:
     """Return whether the program gets as far as telling its version."""
     options = "-v" if program.name == "containerd-shim-runc-v2" else "--version"
-    done = subprocess.run([program, options], check=False, capture_output=True)
+    # crun makes its state's directory even then, in /run unless this is set.
+    with tempfile.TemporaryDirectory() as state:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": state}
+        done = subprocess.run(
+            [program, options], check=False, capture_output=True, env=environment
+        )
     return done.returncode == 0
 
 

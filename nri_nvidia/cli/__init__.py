@@ -5,7 +5,9 @@ Exit status: 0 done, 1 failed or refused, 2 wrong use, 3 the daemon is not runni
 """
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ class NotRunningError(errors.Error):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; give its exit status."""
+    _have_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given and os.environ.get("NRI_PLUGIN_SOCKET"):
         # A runtime that starts its plugins gives no arguments.
@@ -42,9 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.Error as error:
         return _complain(error, 1)
     except BrokenPipeError:
-        # The reader left (`… | head`); Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader left (`… | head`).
+        _forget_output()
         return 1
+    except OSError as error:
+        _forget_output()
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(errors.Error(f"{where}{error.strerror or error}"), 1)
     except KeyboardInterrupt:
         return 130
 
@@ -72,7 +79,32 @@ def _run(given: list[str]) -> int:
 
 
 def _complain(error: errors.Error, status: int) -> int:
-    sys.stderr.write(f"nri-nvidia: {error.message}\n")
-    if error.hint:
-        sys.stderr.write(f"  {error.hint}\n")
+    first, *more = error.message.split("\n")
+    lines = [f"nri-nvidia: {first}", *more, *([f"  {error.hint}"] if error.hint else [])]
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{errors.printable(line)}\n" for line in lines))
     return status
+
+
+def _have_standard_streams() -> None:
+    """Fill the places of closed standard streams.
+
+    Else the next file or socket would get such a place, and whatever is said go into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal's encoding lacks must not end the output.
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _forget_output() -> None:
+    """Let what could not be written go: Python would complain again when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

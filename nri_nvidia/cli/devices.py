@@ -28,9 +28,9 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         output.print_json(document(found))
     elif options.list:
-        print("\n".join(_paths(found)))
+        output.print_lines(_paths(found))
     else:
-        print("\n".join(text(found, "" if found.nvml_state == "ok" else answer.reason)))
+        output.print_lines(text(found, "" if found.nvml_state == "ok" else answer.reason))
     return 0 if found.driver_version and not found.problems else 1
 
 

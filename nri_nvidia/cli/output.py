@@ -7,10 +7,32 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nri_nvidia import errors
+
+_LONGEST_LINE = 20_000
+
 
 def print_json(document: Any) -> None:
-    """Print a JSON document, two spaces deep."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    """Print a JSON document, two spaces deep; in ASCII, whatever the locale and the names are."""
+    print(json.dumps(document, indent=2))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, with what would steer a terminal made visible."""
+    print("\n".join(errors.printable(line, _LONGEST_LINE) for line in lines))
+
+
+def plain(document: Any) -> Any:
+    """Give a JSON document with what would steer a terminal made visible in its texts."""
+    match document:
+        case str():
+            return errors.printable(document, _LONGEST_LINE)
+        case dict():
+            return {key: plain(value) for key, value in document.items()}
+        case list():
+            return [plain(item) for item in document]
+        case _:
+            return document
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:

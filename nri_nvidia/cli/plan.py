@@ -9,11 +9,13 @@ import attrs
 
 from nri_nvidia import errors, pipeline, resolve
 from nri_nvidia.cli import output, settings
+from nri_nvidia.config import model as config_model
 from nri_nvidia.edits import model as edits_model
-from nri_nvidia.host import cache
+from nri_nvidia.host import cache, model
 from nri_nvidia.oci import bundle
 from nri_nvidia.render import cdi, oci
 from nri_nvidia.request import container as containers
+from nri_nvidia.request import parse
 
 FORMATS = ("json", "text", "nri", "oci", "cdi")
 
@@ -49,16 +51,13 @@ def main(options: argparse.Namespace) -> int:
     config = settings.config(options.config)
     spec = bundle.read(options.spec) if options.spec else {}
     container = _container(options, bundle.container(spec))
-    rules = config.policy(interpreter=settings.interpreter(config))
     host = cache.Cache(settings.host(config, options.host))
-    if pipeline.asks(container, rules):
-        host.refresh_nvml()
-    decided = pipeline.plan(container, host.get(), rules, _context(options.allocated))
+    decided = _decided(container, config, host, _context(options.allocated))
     match options.format:
         case "json":
             output.print_json(document(decided))
         case "text":
-            print("\n".join(_text(decided)))
+            output.print_lines(_text(decided))
         case "nri":
             # Imported here alone: the messages' library takes longer than all the rest.
             from nri_nvidia.render import nri  # noqa: PLC0415
@@ -71,6 +70,24 @@ def main(options: argparse.Namespace) -> int:
     if options.format not in {"json", "text"}:
         _complain(decided)
     return 0 if decided.created else 1
+
+
+def _decided(
+    container: containers.Container,
+    config: config_model.Config,
+    host: cache.Cache,
+    context: pipeline.Context,
+) -> pipeline.Plan:
+    """Decide as the daemon would; where it could not look or act, it would refuse."""
+    rules = config.policy(interpreter=config.hook.interpreter)
+    if not pipeline.asks(container, rules):
+        return pipeline.plan(container, model.Inventory(), rules, context)
+    try:
+        rules = config.policy(interpreter=settings.interpreter(config))
+        host.refresh_nvml()
+        return pipeline.plan(container, host.get(), rules, context)
+    except errors.HostError as error:
+        return pipeline.refused(error, parse.parse(container, rules.request).request)
 
 
 def document(plan: pipeline.Plan) -> dict[str, Any]:
@@ -166,7 +183,7 @@ def _context(allocated: list[str]) -> pipeline.Context:
 
 def _complain(plan: pipeline.Plan) -> None:
     for reason in plan.reasons:
-        sys.stderr.write(f"{plan.decision}: {reason}\n")
+        sys.stderr.write(errors.printable(f"{plan.decision}: {reason}") + "\n")
 
 
 def _text(plan: pipeline.Plan) -> list[str]:

@@ -3,9 +3,14 @@
 
 import argparse
 import json
+import logging
+import os
 
-from nri_nvidia import log
+from nri_nvidia import errors, log
 from nri_nvidia.cli import settings
+
+_LAST_WORDS = 1.0
+"""Seconds that the log's reader has for what is said last."""
 
 _OPTIONS = (
     ("--nri-socket", "nri.socket", "the runtime's NRI socket"),
@@ -38,5 +43,14 @@ def main(options: argparse.Namespace) -> int:
     overrides = [
         f"{key} = {json.dumps(given[key])}" for _, key, _ in _OPTIONS if given[key] is not None
     ]
-    service.run(service.Sources(file=settings.file(options.config), options="\n".join(overrides)))
+    sources = service.Sources(file=settings.file(options.config), options="\n".join(overrides))
+    try:
+        service.run(sources)
+    except errors.Error as error:
+        if os.environ.get("NRI_PLUGIN_SOCKET"):
+            # A runtime that starts its plugins throws their standard error away.
+            logging.getLogger(__name__).error("nri-nvidia ends: %s", error)  # noqa: TRY400
+        raise
+    finally:
+        log.settle(_LAST_WORDS)
     return 0

@@ -25,31 +25,37 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         output.print_json(document)
     else:
-        print("\n".join(text(document, time.time())))
+        print("\n".join(text(output.plain(document), time.time())))
     return 0 if document["runtime"]["registered"] else 1
 
 
 async def _ask(path: str) -> Any:
-    from grpclib import GRPCError, client  # noqa: PLC0415
+    from grpclib import GRPCError, client, exceptions  # noqa: PLC0415
 
     from nri_nvidia._api.control import v1  # noqa: PLC0415
 
     channel = client.Channel(path=path)
     try:
         answer = await v1.ControlStub(channel).status(v1.StatusRequest(), timeout=10)
+        return json.loads(answer.json)
+    except (
+        GRPCError,
+        TimeoutError,
+        exceptions.StreamTerminatedError,
+        exceptions.ProtocolError,
+        ValueError,
+    ) as error:
+        raise cli.NotRunningError(
+            f"{path}: the daemon did not answer: {str(error) or 'nothing was said for 10 s'}",
+            hint="its log says why: journalctl -u nri-nvidia",
+        ) from error
     except OSError as error:
         raise cli.NotRunningError(
             f"{path}: no daemon answers: {error.strerror or error}",
             hint="start it: systemctl start nri-nvidia, or nri-nvidia run; only root may ask it",
         ) from error
-    except (GRPCError, TimeoutError) as error:
-        raise cli.NotRunningError(
-            f"{path}: the daemon did not answer: {error}",
-            hint="its log says why: journalctl -u nri-nvidia",
-        ) from error
     finally:
         channel.close()
-    return json.loads(answer.json)
 
 
 def text(document: dict[str, Any], now: float) -> list[str]:

@@ -46,6 +46,9 @@ def load(texts: Iterable[Text]) -> model.Config:
         except tomllib.TOMLDecodeError as error:
             faults.append(f"{text.name}: not valid TOML: {error}")
             continue
+        except RecursionError:
+            faults.append(f"{text.name}: not valid TOML: nested too deep")
+            continue
         faults += _faults(text, document)
         merged = _merge(merged, document)
     if faults:
@@ -57,9 +60,10 @@ def load(texts: Iterable[Text]) -> model.Config:
 def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
     """Check every key by itself, so that one fault does not hide the next."""
     found: list[tuple[int, str]] = []
+    place = lines.Lines(text.toml)
 
     def fault(wrong: str, *path: str) -> None:
-        line = lines.line_of(text.toml, path)
+        line = place.of(path)
         found.append((line, f"{text.name}:{line}: {'.'.join(path)}: {wrong}"))
 
     groups = {field.name: field for field in attrs.fields(model.Config)}

@@ -13,17 +13,25 @@ from nri_nvidia.request import model as request_model
 from nri_nvidia.request import policy
 
 _STEPS = frozenset({"links", "ldcache"})
+_DAY = 86400
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def _absolute(_: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
     if not value.startswith("/"):
         raise ValueError(f"{value!r} is not an absolute path")
+    if "\0" in value:
+        raise ValueError(f"{value!r} holds a character that no path can hold")
+
+
+def _absolute_or_empty(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+    if value:
+        _absolute(_, attribute, value)
 
 
 def _seconds(_: object, _attribute: "attrs.Attribute[Any]", value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{value!r} is not a number of seconds above 0")
+    if not 0 < value <= _DAY:
+        raise ValueError(f"{value!r} is not a number of seconds above 0, up to {_DAY}")
 
 
 def _one_of(*allowed: str) -> Callable[[object, "attrs.Attribute[str]", str], None]:
@@ -67,6 +75,7 @@ class Host:
     dev_root: str = attrs.field(default="/", validator=_absolute)
     library_search_paths: tuple[str, ...] = ()
     create_device_nodes: bool = True
+    dev_char_symlinks: bool = True
     nvml_timeout: float = attrs.field(default=10.0, validator=_seconds)
 
 
@@ -106,8 +115,8 @@ class Hook:
     enabled: bool = True
     steps: tuple[str, ...] = attrs.field(default=("links", "ldcache"))
     directory: str = attrs.field(default="/run/nri-nvidia/hook", validator=_absolute)
-    interpreter: str = ""
-    ldconfig: str = ""
+    interpreter: str = attrs.field(default="", validator=_absolute_or_empty)
+    ldconfig: str = attrs.field(default="", validator=_absolute_or_empty)
     timeout: int = attrs.field(default=10, validator=_seconds)
     ldconfig_timeout: int = attrs.field(default=5, validator=_seconds)
     on_error: str = attrs.field(default="continue", validator=_one_of("continue", "fail"))
@@ -156,6 +165,7 @@ class Config:
             dev_root=self.host.dev_root,
             library_search_paths=self.host.library_search_paths,
             create_device_nodes=self.host.create_device_nodes,
+            dev_char_symlinks=self.host.dev_char_symlinks,
             nvml_timeout=self.host.nvml_timeout,
         )
 

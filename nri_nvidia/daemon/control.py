@@ -5,15 +5,16 @@ import asyncio
 import contextlib
 import json
 import os
-import pathlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grpclib import server
 
-from nri_nvidia import errors
 from nri_nvidia._api.control import v1
-from nri_nvidia.daemon import statusview
+from nri_nvidia.daemon import statedir, statusview
+
+_GOODBYE = 1.0
+"""Seconds that a caller has to take its answer when the daemon ends."""
 
 
 class Control(v1.ControlBase):
@@ -29,35 +30,23 @@ class Control(v1.ControlBase):
 
 
 async def serve(path: str, control: Control) -> server.Server:
-    """Listen on a socket; raises HostError when another daemon does so already."""
-    if await _answers(path):
-        raise errors.HostError(
-            f"{path}: another nri-nvidia is running on this node",
-            hint="nri-nvidia status shows it; two would get into each other's way",
-            code="already-running",
-        )
-    remove(path)
+    """Listen on a socket; raises HostError where that cannot be, TakenError where another does."""
+    statedir.free(path)
     listening = server.Server([control])
     # The socket is made by bind(): a umask is the only way to have no moment of wider rights.
     before = os.umask(0o177)
     try:
         await listening.start(path=path)
+    except OSError as error:
+        raise statedir.unusable(path, error) from error
     finally:
         os.umask(before)
     return listening
 
 
-def remove(path: str) -> None:
-    """Remove the socket's file."""
-    pathlib.Path(path).unlink(missing_ok=True)
-
-
-async def _answers(path: str) -> bool:
-    try:
-        _, writer = await asyncio.open_unix_connection(path)
-    except OSError:
-        return False
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
+async def end(path: str, listening: server.Server) -> None:
+    """Listen no more. A caller that stays connected and mute is not waited for."""
+    listening.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(listening.wait_closed(), _GOODBYE)
+    statedir.remove(path)

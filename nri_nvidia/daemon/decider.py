@@ -2,6 +2,7 @@
 """What the daemon does at each event of the runtime."""
 
 import asyncio
+import collections
 import logging
 import re
 import time
@@ -10,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.daemon import hookreports, hostwatch, ledger
+from nri_nvidia.config import model as config_model
+from nri_nvidia.daemon import hookplace, hookreports, hostwatch, ledger, upgrades
 from nri_nvidia.edits import hooks
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import model as host
@@ -22,6 +24,12 @@ logger = logging.getLogger(__name__)
 
 _GPU_NODE = re.compile(r"/dev/nvidia\d+", re.ASCII)
 _SHARE_FOR_THE_ANSWER = 0.1
+_LEAST_WAIT = 0.05
+_ADOPTION_LIMIT = 5.0
+_BATCH = 16
+"""Containers looked through in one go: a few milliseconds, by which a request may be delayed."""
+_KEPT_ENDS = 4096
+"""Events remembered from a registration on until its list of containers is read."""
 
 
 @attrs.define(kw_only=True)
@@ -39,20 +47,32 @@ class Decider:
     def __init__(
         self,
         watch: hostwatch.HostWatch,
-        rules: pipeline.Policy,
+        config: config_model.Config,
         *,
+        place: hookplace.HookPlace,
         reports: hookreports.Receiver,
         on_config: Callable[[str], Awaitable[None]],
         on_registered: Callable[[], None],
     ) -> None:
         self.ledger = ledger.Ledger()
         self.connection = Connection()
-        self.rules = rules
         self.fault: errors.Error | None = None
+        self.place = place
         self._watch = watch
         self._reports = reports
+        self._noting = False
+        self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
+        self._begun: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
         self._on_config = on_config
         self._on_registered = on_registered
+        self.use(config)
+
+    def use(self, config: config_model.Config) -> None:
+        """Decide by these settings from now on."""
+        self._hook = config.hook
+        self.rules = config.policy(
+            interpreter=config.hook.interpreter, report_socket=self._reports.path
+        )
 
     async def configure(self, config: str, runtime: plugin.RuntimeInfo) -> None:
         """Take the runtime's configuration string."""
@@ -70,6 +90,7 @@ class Decider:
         self.connection.runtime = runtime
         self.connection.since = time.time()
         self.connection.registrations += 1
+        self._noting = True
         self._on_registered()
 
     async def disconnected(self) -> None:
@@ -88,6 +109,13 @@ class Decider:
             plan = await self._plan(container, parsed, deadline)
         except errors.Error as error:
             plan = pipeline.refused(error, parsed.request)
+        except asyncio.CancelledError:
+            logger.warning(
+                "%s (%s): no decision in time; its creation is refused",
+                container.display,
+                container.id[:12],
+            )
+            raise
         decided = ledger.Decided(
             time=time.time(),
             container=container,
@@ -95,6 +123,7 @@ class Decider:
             duration_ms=(time.monotonic() - started) * 1000,
         )
         self.ledger.record(decided)
+        self._note(self._begun, container.id)
         _log(decided)
         if not plan.created:
             raise plan.refusal()
@@ -107,13 +136,28 @@ class Decider:
             return pipeline.plan(container, host.Inventory(), self.rules)
         if self.fault:
             raise self.fault
-        left = deadline - asyncio.get_running_loop().time()
-        inventory = await self._watch.inventory(max(left - _SHARE_FOR_THE_ANSWER, 0.05))
+        now = asyncio.get_running_loop().time
+        by = deadline - _SHARE_FOR_THE_ANSWER
+        rules = await self._complete_rules(by - now())
+        inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT))
         context = pipeline.Context(hook_token=self._reports.token(container.id))
-        return pipeline.plan(container, inventory, self.rules, context)
+        return pipeline.plan(container, inventory, rules, context)
+
+    async def _complete_rules(self, left: float) -> pipeline.Policy:
+        """Give the rules with the interpreter of a hook that is in place now."""
+        rules = self.rules
+        hook = rules.inject.hook
+        if hook is None:
+            return rules
+        interpreter = await self.place.ready(self._hook, max(left, _LEAST_WAIT))
+        if hook.interpreter != interpreter:
+            hook = attrs.evolve(hook, interpreter=interpreter)
+            rules = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
+        return rules
 
     async def stop_container(self, container_id: str) -> None:
         """Note that a container's GPUs are free again."""
+        self._note(self._ended, container_id)
         self._reports.forget(container_id)
         entry = self.ledger.drop(container_id)
         if entry:
@@ -121,52 +165,85 @@ class Decider:
 
     async def remove_container(self, container_id: str) -> None:
         """Forget a container; it has stopped before, but that event may have been missed."""
+        self._note(self._ended, container_id)
         self._reports.forget(container_id)
         self.ledger.drop(container_id)
 
     async def synchronized(self, existing: Sequence[containers.Container]) -> None:
-        """Compare what runs with what is known: adopt what we served once, list what we missed."""
-        self.ledger.keep_only(container.id for container in existing)
-        for container in existing:
-            if container.id in self.ledger.entries:
-                continue
-            held = any(_GPU_NODE.fullmatch(device.path) for device in container.devices)
-            if any(map(hooks.is_ours, container.hooks)) or held:
-                self.ledger.adopt(await self._adopted(container))
-            elif pipeline.asks(container, self.rules) and self.ledger.miss(container):
-                logger.warning(
-                    "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
-                    "recreate it to give it one",
-                    container.display,
-                    container.id[:12],
-                )
+        """Compare what runs with what is known: adopt what we served once, list what we missed.
 
-    async def _adopted(self, container: containers.Container) -> ledger.Entry:
-        minors = {device.minor: device for device in container.devices}
-        gpus: tuple[host.Gpu, ...] = ()
-        if minors:
-            try:
-                gpus = (await self._watch.inventory(5.0)).usable
-            except errors.Error as error:
-                logger.warning("%s: which GPUs it holds is not known: %s", container.id, error)
-        return ledger.Entry(
-            container=container,
-            since=0.0,
-            adopted=True,
-            held=tuple(
-                ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor)
-                for gpu in gpus
-                if f"/dev/nvidia{gpu.minor}" in {device.path for device in container.devices}
-            ),
+        Containers come and go while this looks. One that was decided over on this connection is
+        known to be as the ledger says; of those before, the answer may never have arrived.
+        """
+        self.ledger.keep_only([*(container.id for container in existing), *self._begun])
+        gpus: tuple[host.Gpu, ...] | None = None
+        for begin in range(0, len(existing), _BATCH):
+            batch = existing[begin : begin + _BATCH]
+            await asyncio.sleep(0)
+            if gpus is None and any(map(self._served, batch)):
+                gpus = await self._gpus()
+            since = {*self._begun, *self._ended}
+            for container in batch:
+                if container.id not in since:
+                    self._found(container, gpus or ())
+        self._noting = False
+        self._begun.clear()
+        self._ended.clear()
+
+    def _note(self, events: collections.deque[str], container_id: str) -> None:
+        if self._noting:
+            events.append(container_id)
+
+    def _found(self, container: containers.Container, gpus: Sequence[host.Gpu]) -> None:
+        if self._served(container):
+            self.ledger.adopt(_adopted(container, gpus))
+        elif pipeline.asks(container, self.rules) and self.ledger.miss(container):
+            logger.warning(
+                "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
+                "recreate it to give it one",
+                container.display,
+                container.id[:12],
+            )
+
+    def _served(self, container: containers.Container) -> bool:
+        """Tell whether a container got something: our hook, a GPU's node, our files."""
+        files = f"{self.rules.inject.library_dir}/"
+        return (
+            any(map(hooks.is_ours, container.hooks))
+            or any(_GPU_NODE.fullmatch(device.path) for device in container.devices)
+            or any(mount.destination.startswith(files) for mount in container.mounts)
         )
+
+    async def _gpus(self) -> tuple[host.Gpu, ...]:
+        try:
+            return (await self._watch.inventory(_ADOPTION_LIMIT)).usable
+        except errors.Error as error:
+            logger.warning("which GPUs the running containers hold is not known: %s", error)
+            return ()
 
     def hook_reported(self, report: hookreports.Report) -> None:
         """Keep a hook's result, and log a step that failed."""
         entry = self.ledger.entries.get(report.container_id)
-        name = entry.container.display if entry else report.container_id[:12]
+        name = entry.container.display if entry else "a container"
+        short = report.container_id[:12]
         self.ledger.report(report.container_id, "; ".join(report.failures) or "ok")
         for failure in report.failures:
-            logger.warning("%s: its hook failed at %s", name, failure)
+            logger.warning("%s (%s): its hook failed at %s", name, short, failure)
+
+
+def _adopted(container: containers.Container, gpus: Sequence[host.Gpu]) -> ledger.Entry:
+    paths = {device.path for device in container.devices}
+    return ledger.Entry(
+        container=container,
+        since=0.0,
+        adopted=True,
+        driver_version=upgrades.version_in(container),
+        held=tuple(
+            ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor)
+            for gpu in gpus
+            if f"/dev/nvidia{gpu.minor}" in paths
+        ),
+    )
 
 
 def _log(decided: ledger.Decided) -> None:

@@ -9,12 +9,14 @@ import asyncio
 import json
 import logging
 import os
-import pathlib
 import secrets
 import socket
 from collections.abc import Callable
 
 import attrs
+
+from nri_nvidia import errors
+from nri_nvidia.daemon import statedir
 
 logger = logging.getLogger(__name__)
 
@@ -57,17 +59,17 @@ class Receiver:
             del self._pending[token]
 
     def open(self, path: str) -> None:
-        """Start to listen on the running event loop; raises OSError."""
+        """Start to listen on the running event loop; raises HostError."""
         self.path = path
-        pathlib.Path(self.path).unlink(missing_ok=True)
+        statedir.free(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
             listener.setblocking(False)
             listener.bind(self.path)
             os.chmod(self.path, 0o222)  # noqa: S103, PTH101 - hooks of any uid write here; bind() takes no mode
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            raise statedir.unusable(path, error) from error
         self._socket = listener
         asyncio.get_running_loop().add_reader(listener, self._receive)
 
@@ -77,7 +79,7 @@ class Receiver:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-            pathlib.Path(self.path).unlink(missing_ok=True)
+            statedir.remove(self.path)
 
     def _receive(self) -> None:
         assert self._socket is not None
@@ -96,13 +98,13 @@ class Receiver:
             document = json.loads(data)
             token = document["token"]
             failures = tuple(
-                f"{step['name']}: {step['message']}"
+                errors.printable(f"{step['name']}: {step['message']}")
                 for step in document.get("steps", ())
                 if not step["ok"]
             )
             duration = float(document.get("duration_ms", 0))
             ok = document["ok"] is True
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
             return None
         if not isinstance(token, str) or token not in self._pending:
             return None

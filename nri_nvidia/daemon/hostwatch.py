@@ -2,11 +2,11 @@
 """The host's inventory for the event loop: looked at in threads, with a limit on the wait."""
 
 import asyncio
-import concurrent.futures
 import logging
 import time
 
 from nri_nvidia import errors
+from nri_nvidia.daemon import worker
 from nri_nvidia.host import cache, model
 from nri_nvidia.host import options as host_options
 
@@ -29,8 +29,9 @@ class HostWatch:
         self._look: asyncio.Future[tuple[model.Inventory, bool]] | None = None
         self._wake = asyncio.Event()
         self._nvml_retry_at = 0.0
-        self._lookers = concurrent.futures.ThreadPoolExecutor(1, "host")
-        self._nvml = concurrent.futures.ThreadPoolExecutor(1, "nvml")
+        self._nvml_failed = False
+        self._looker = worker.Worker("host")
+        self._nvml = worker.Worker("nvml")
         self.last: model.Inventory | None = None
 
     def look_at(self, options: host_options.Options) -> None:
@@ -38,39 +39,32 @@ class HostWatch:
         if options != self._options:
             self._options = options
             self._cache = cache.Cache(options)
-            self._look = None
+            self._look = self.last = None
             self._nvml_retry_at = 0.0
+            self._nvml_failed = False
 
     async def inventory(self, limit: float) -> model.Inventory:
         """Give the inventory of now; raises HostError after `limit` seconds without it."""
-        if self._look is None or self._look.done():
-            loop = asyncio.get_running_loop()
-            self._look = loop.run_in_executor(self._lookers, self._see)
-        try:
-            found, stale = await asyncio.wait_for(asyncio.shield(self._look), limit)
-        except TimeoutError:
-            raise errors.HostError(
-                f"this host's NVIDIA files could not be read within {limit:.1f} s",
-                hint="a disk or the driver hangs: dmesg; try again",
-                code="host-scan-late",
-            ) from None
+        found, stale = await self._seen(limit)
         self.last = found
-        unanswered = found.driver_version and found.nvml_state == "absent"
-        if stale or (unanswered and time.monotonic() >= self._nvml_retry_at):
+        unanswered = self._nvml_failed or (found.driver_version and found.nvml_state == "absent")
+        retry = unanswered and time.monotonic() >= self._nvml_retry_at
+        if retry or (stale and not self._nvml_failed):
             self._wake.set()
         return found
 
     async def keep_nvml_fresh(self) -> None:
         """Ask NVML whenever the host has changed; for ever, as a task."""
-        loop = asyncio.get_running_loop()
         reason = ""
         while True:
             await self._wake.wait()
             try:
-                answer = await loop.run_in_executor(self._nvml, self._cache.refresh_nvml)
+                answer = await self._nvml.run(self._cache.refresh_nvml)
             except Exception:
+                self._nvml_failed = True
                 logger.exception("NVML could not be asked")
             else:
+                self._nvml_failed = False
                 if answer.report is None and answer.reason != reason and self._has_driver():
                     logger.warning("NVML gives no answer: %s", answer.reason)
                 reason = answer.reason
@@ -79,8 +73,29 @@ class HostWatch:
 
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
-        self._lookers.shutdown(wait=False, cancel_futures=True)
-        self._nvml.shutdown(wait=False, cancel_futures=True)
+        self._looker.close()
+        self._nvml.close()
+
+    async def _seen(self, limit: float) -> tuple[model.Inventory, bool]:
+        try:
+            if self._look is None or self._look.done():
+                self._look = self._looker.run(self._see)
+            return await asyncio.wait_for(asyncio.shield(self._look), limit)
+        except TimeoutError:
+            raise errors.HostError(
+                f"this host's NVIDIA files could not be read within {limit:.1f} s",
+                hint="a disk or the driver hangs: dmesg; try again",
+                code="host-scan-late",
+            ) from None
+        except errors.Error:
+            raise
+        except Exception as error:
+            logger.exception("the look at this host failed")
+            raise errors.HostError(
+                f"this host's NVIDIA files could not be read: {type(error).__name__}: {error}",
+                hint="the daemon's log has more",
+                code="host-scan-failed",
+            ) from error
 
     def _see(self) -> tuple[model.Inventory, bool]:
         kept = self._cache

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 import attrs
 
-from nri_nvidia import pipeline
+from nri_nvidia import errors, pipeline
+from nri_nvidia.edits import model as edits_model
 from nri_nvidia.request import container as containers
 
 _KEPT_DECISIONS = 200
+_KEPT_DEVICES = 128
+_KEPT_MESSAGE = 2000
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +63,7 @@ class Ledger:
 
     def record(self, decided: Decided) -> None:
         """Keep a decision, and the container if it was given something."""
+        decided = _slim(decided)
         plan, container = decided.plan, decided.container
         self.decisions.append(decided)
         self.counts[str(plan.decision)] += 1
@@ -85,12 +89,14 @@ class Ledger:
 
     def adopt(self, entry: Entry) -> None:
         """Take in a container that was served before this process lived."""
+        entry = attrs.evolve(entry, container=named(entry.container))
         self.entries.setdefault(entry.container.id, entry)
 
     def miss(self, container: containers.Container) -> bool:
         """Note a container that asked for something and got nothing; tell whether that is new."""
         new = container.id not in self.missed
-        self.missed[container.id] = container
+        self.entries.pop(container.id, None)
+        self.missed[container.id] = named(container)
         return new
 
     def report(self, container_id: str, result: str) -> None:
@@ -105,8 +111,37 @@ class Ledger:
         return self.entries.pop(container_id, None)
 
     def keep_only(self, container_ids: Iterable[str]) -> None:
-        """Forget all but these: the runtime has told what exists."""
+        """Forget all but these, since no others exist."""
         known = set(container_ids)
         for container_id in [*self.entries, *self.missed]:
             if container_id not in known:
                 self.drop(container_id)
+
+
+def named(container: containers.Container) -> containers.Container:
+    """Give what of a container is worth keeping: its names. Its environment may be megabytes."""
+    return containers.Container(
+        id=container.id,
+        name=_short(container.name),
+        pod=_short(container.pod),
+        namespace=_short(container.namespace),
+        pod_uid=_short(container.pod_uid),
+    )
+
+
+def _slim(decided: Decided) -> Decided:
+    """Give a decision without its edits, and with what a container wrote cut to a length."""
+    plan = decided.plan
+    request = plan.request and attrs.evolve(
+        plan.request, devices=tuple(map(_short, plan.request.devices[:_KEPT_DEVICES]))
+    )
+    reasons = tuple(
+        attrs.evolve(reason, message=_short(reason.message, _KEPT_MESSAGE))
+        for reason in plan.reasons[:_KEPT_DEVICES]
+    )
+    plan = attrs.evolve(plan, request=request, reasons=reasons, edits=edits_model.ContainerEdits())
+    return attrs.evolve(decided, container=named(decided.container), plan=plan)
+
+
+def _short(text: str, limit: int = 256) -> str:
+    return errors.printable(text, limit)

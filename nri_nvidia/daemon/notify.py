@@ -20,4 +20,4 @@ def notify(state: str) -> None:
             sender.setblocking(False)
             sender.sendto(state.encode(), address)
     except OSError as error:
-        logger.warning("systemd could not be told %r: %s", state, error.strerror)
+        logger.warning("systemd could not be told %r: %s", state, error.strerror or error)

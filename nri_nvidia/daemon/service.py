@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon as a whole: one task group that owns every task; to end is to cancel it."""
+"""The daemon as a whole: one task group that owns every task; to end is to cancel it.
+
+A runtime goes on without a daemon that ended, and containerd 1.7 ends together with a plugin that
+it has started. So what is wrong with the daemon's own things (its directory, its settings) is said
+and shown, and the containers are served as well as can be.
+"""
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import pathlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import attrs
 from grpclib import server
@@ -17,11 +24,25 @@ import nri_nvidia
 from nri_nvidia import errors, log
 from nri_nvidia.config import load
 from nri_nvidia.config import model as config_model
-from nri_nvidia.daemon import control, decider, hookreports, hostwatch, notify, statusview
+from nri_nvidia.daemon import (
+    control,
+    decider,
+    hookplace,
+    hookreports,
+    hostwatch,
+    notify,
+    statedir,
+    statusview,
+    worker,
+)
 from nri_nvidia.nri import session
-from nri_nvidia.oci import install
 
 logger = logging.getLogger(__name__)
+
+_FIRST_LOOK = 30.0
+_FILE_LIMIT = 0.7
+"""Seconds for files of our own while the runtime waits; it drops a plugin after two."""
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -42,29 +63,50 @@ class Sources:
 
 
 class Service:
-    """Holds the parts together; `run` returns when the daemon is asked to end."""
+    """Holds the parts together; `run` returns when the daemon is asked to end.
+
+    With bad settings it raises ConfigError at once, but not where a runtime has started it: then
+    GPU containers are refused for that reason until the settings are good.
+    """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._runtime_text = ""
-        self._config = sources.load()
+        self._launched = bool(os.environ.get("NRI_PLUGIN_SOCKET"))
+        fault: errors.Error | None = None
+        self._config = config_model.Config()
+        try:
+            self._config = sources.load()
+        except errors.ConfigError as error:
+            if not self._launched:
+                raise
+            fault = error
+            _log_faults("no container can be given a GPU", error)
         self._started = time.time()
         self._watch = hostwatch.HostWatch(self._config.host_options())
+        self._place = hookplace.HookPlace()
+        self._reader = worker.Worker("settings")
         self._reports = hookreports.Receiver()
+        self._opened = False
+        self._held: int | None = None
         self._control: server.Server | None = None
         self._decider = decider.Decider(
             self._watch,
-            self._config.policy(interpreter=""),
+            self._config,
+            place=self._place,
             reports=self._reports,
             on_config=self._from_runtime,
             on_registered=self._registered,
         )
+        self._decider.fault = fault
         self._reports.on_report = self._decider.hook_reported
+        self._ends = False
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; raises Error when the daemon cannot start at all."""
+        """Serve until SIGTERM or SIGINT; raises Error when the daemon cannot serve at all."""
+        log.set_up(self._config.log.level, self._config.log.format)
         logger.info("nri-nvidia %s starts, process %d", nri_nvidia.__version__, os.getpid())
-        loop = asyncio.get_running_loop()
+        failure: errors.Error | None = None
         wanted = self._session_settings()
         if wanted.descriptor is None:
             await self._open()
@@ -73,18 +115,36 @@ class Service:
             async with asyncio.TaskGroup() as tasks:
                 owner = asyncio.current_task()
                 assert owner is not None
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, owner.cancel)
-                loop.add_signal_handler(signal.SIGHUP, self._reload)
+                self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
-                tasks.create_task(self._first_look(), name="first look")
-                await session.run_forever(wanted, self._decider)
+                tasks.create_task(_surely(self._first_look(), "the first look at the host"))
+                try:
+                    await session.run_forever(wanted, self._decider)
+                except errors.Error as error:
+                    failure = error
                 owner.cancel()
         except asyncio.CancelledError:
             logger.info("nri-nvidia ends; containers keep what they have")
         finally:
             notify.notify("STOPPING=1")
             await self._close()
+        if failure:
+            raise failure
+
+    def _heed_signals(self, owner: "asyncio.Task[None]", tasks: asyncio.TaskGroup) -> None:
+        def end() -> None:
+            # Once: a second cancellation would break off the end itself.
+            if not self._ends:
+                self._ends = True
+                owner.cancel()
+
+        def reload() -> None:
+            tasks.create_task(_surely(self._reload(), "reading the settings again"))
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end)
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
     def _session_settings(self) -> session.Settings:
         nri = self._config.nri
@@ -92,94 +152,100 @@ class Service:
         return wanted.from_environment(os.environ)
 
     async def _open(self) -> None:
-        """Make the daemon's directory, its control socket and the one for the hooks' reports."""
+        """Open the daemon's sockets; raises TakenError unless a runtime has started us."""
+        self._opened = True
         path = pathlib.Path(self._config.control.socket)
+        answers = control.Control(
+            lambda: statusview.document(self._decider, self._watch, self._started)
+        )
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._control = await control.serve(
-                str(path),
-                control.Control(
-                    lambda: statusview.document(self._decider, self._watch, self._started)
-                ),
+            self._held = await self._in_time(
+                functools.partial(statedir.claim, path.parent), str(path.parent)
             )
+            self._control = await control.serve(str(path), answers)
             self._reports.open(str(path.parent / "hook.sock"))
-        except OSError as error:
-            raise errors.HostError(
-                f"{error.filename or path}: {error.strerror}",
-                hint="the daemon runs as root and keeps its sockets there: control.socket",
-                code="no-state-directory",
-            ) from error
+        except errors.HostError as error:
+            if isinstance(error, statedir.TakenError) and not self._launched:
+                await self._close()
+                raise
+            logger.error("what this daemon knows cannot be asked, or hooks not report: %s", error)  # noqa: TRY400
 
     async def _close(self) -> None:
         if self._control is not None:
-            self._control.close()
-            await self._control.wait_closed()
-            control.remove(self._config.control.socket)
+            await control.end(self._config.control.socket, self._control)
         self._reports.close()
-        self._watch.close()
+        for part in (self._watch, self._place, self._reader):
+            part.close()
+        if self._held is not None:
+            os.close(self._held)
+
+    async def _in_time(self, call: Callable[[], T], what: str) -> T:
+        """Read or write a file in a thread: it may be on a disk that hangs, or be a fifo."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._reader.run(call)), _FILE_LIMIT)
+        except TimeoutError:
+            raise errors.HostError(
+                f"{what} could not be used within {_FILE_LIMIT:g} s",
+                hint="a disk may hang: dmesg",
+                code="file-late",
+            ) from None
 
     def _use(self, config: config_model.Config) -> None:
-        """Take settings into use. A hook that cannot be had refuses GPU containers, not the rest.
-
-        The sockets stay as they were at the start.
-        """
-        if self._control is not None:
+        """Take settings into use; the sockets stay as they were at the start."""
+        if self._opened:
             config = attrs.evolve(config, control=self._config.control)
         self._config = config
         self._watch.look_at(config.host_options())
         log.set_up(config.log.level, config.log.format)
-        fault: errors.Error | None = None
-        interpreter = config.hook.interpreter
-        if config.hook.enabled:
-            try:
-                interpreter = interpreter or install.interpreter()
-                install.install(config.hook.directory)
-            except errors.Error as error:
-                fault = error
-                logger.error("no container can be given a GPU: %s", error)  # noqa: TRY400
-        self._decider.rules = config.policy(
-            interpreter=interpreter, report_socket=self._reports.path
+        self._decider.use(config)
+
+    async def _load(self, runtime_text: str) -> config_model.Config:
+        return await self._in_time(
+            functools.partial(self._sources.load, runtime_text), self._sources.file or "a file"
         )
-        self._decider.fault = fault
 
     async def _from_runtime(self, text: str) -> None:
         """Take the runtime's configuration string (TOML, may be empty) into account.
 
         A daemon that the runtime has started knows from it where its sockets belong.
         """
+        config = self._config
         try:
-            config = self._sources.load(text)
-        except errors.ConfigError as error:
+            config = await self._load(text)
+        except errors.Error as error:
             # Refusing would end containerd 1.7 when it has started us itself.
-            logger.error("the runtime's configuration for us is not used: %s", error)  # noqa: TRY400
-            config = self._config
+            _log_faults("the runtime's configuration for us is not used", error)
         else:
             self._runtime_text = text
-        if self._control is None:
+            self._decider.fault = None
+        if not self._opened:
             self._config = config
-            try:
-                await self._open()
-            except errors.Error as error:
-                logger.error("nobody can ask this daemon: %s", error)  # noqa: TRY400
+            await self._open()
         self._use(config)
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         """Read the settings again (SIGHUP); a bad file leaves the old ones in force."""
         try:
-            self._use(self._sources.load(self._runtime_text))
-            logger.info("the settings were read again")
+            self._use(await self._load(self._runtime_text))
         except errors.Error as error:
-            logger.error("the old settings stay in force: %s", error)  # noqa: TRY400
+            _log_faults("the old settings stay in force", error)
+        else:
+            self._decider.fault = None
+            logger.info("the settings were read again")
 
     def _registered(self) -> None:
         runtime = self._decider.connection.runtime
         name = f"{runtime.name} {runtime.version}" if runtime else "the runtime"
-        notify.notify(f"READY=1\nSTATUS=registered with {name}")
+        notify.notify(f"READY=1\nSTATUS=registered with {errors.printable(name)}")
 
     async def _first_look(self) -> None:
         """Look at the host beside the registration, so that the first container finds it known."""
+        hook = self._config.hook
+        if hook.enabled:
+            with contextlib.suppress(errors.Error):
+                await self._place.ready(hook, _FIRST_LOOK)
         with contextlib.suppress(errors.Error):
-            found = await self._watch.inventory(30.0)
+            found = await self._watch.inventory(_FIRST_LOOK)
             logger.info(
                 "this node: driver %s, %d GPUs, %d driver files",
                 found.driver_version or "not loaded",
@@ -188,7 +254,21 @@ class Service:
             )
 
 
+async def _surely(work: Awaitable[None], what: str) -> None:
+    """Await what must not end the daemon: a defect in it is logged."""
+    try:
+        await work
+    except Exception:
+        logger.exception("%s failed", what)
+
+
+def _log_faults(what: str, error: errors.Error) -> None:
+    """Log a line a fault."""
+    for fault in str(error).split("\n"):
+        logger.error("%s: %s", what, fault)
+
+
 def run(sources: Sources) -> None:
-    """Be the daemon until asked to end."""
+    """Be the daemon until asked to end; raises Error when it cannot serve at all."""
     service = Service(sources)
     asyncio.run(service.run())

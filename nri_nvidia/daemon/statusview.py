@@ -8,7 +8,7 @@ import attrs
 
 import nri_nvidia
 from nri_nvidia import errors
-from nri_nvidia.daemon import decider, hostwatch, ledger
+from nri_nvidia.daemon import decider, hostwatch, ledger, upgrades
 from nri_nvidia.host import model as host
 
 SCHEMA = 1
@@ -24,9 +24,14 @@ async def document(
     except errors.Error as error:
         inventory = watch.last
         findings.append(_finding(error.code, error.message, error.hint))
-    if state.fault:
-        findings.append(_finding(state.fault.code, state.fault.message, state.fault.hint))
+    findings += [
+        _finding(fault.code, fault.message, fault.hint)
+        for fault in (state.fault, state.place.fault)
+        if fault
+    ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
+    holders = state.ledger.entries.values()
+    findings += [attrs.asdict(problem) for problem in upgrades.problems(holders, inventory)]
     connection = state.connection
     return {
         "schema": SCHEMA,
@@ -42,7 +47,7 @@ async def document(
         },
         "driver": _driver(inventory),
         "gpus": _gpus(inventory, state.ledger),
-        "containers": [_entry(entry) for entry in state.ledger.entries.values()],
+        "containers": [_entry(entry, inventory) for entry in holders],
         "missed": [_named(container) for container in state.ledger.missed.values()],
         "decisions": [_decided(decided) for decided in state.ledger.decisions],
         "counts": dict(state.ledger.counts),
@@ -99,13 +104,14 @@ def _named(container: Any) -> dict[str, Any]:
     }
 
 
-def _entry(entry: ledger.Entry) -> dict[str, Any]:
+def _entry(entry: ledger.Entry, inventory: host.Inventory | None) -> dict[str, Any]:
     return {
         **_named(entry.container),
         "since": entry.since or None,
         "gpus": [held.mig or held.uuid for held in entry.held],
         "capabilities": list(entry.capabilities),
         "driver_version": entry.driver_version or None,
+        "stale": upgrades.is_stale(entry, inventory),
         "adopted": entry.adopted,
         "hook": entry.hook or None,
     }

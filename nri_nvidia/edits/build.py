@@ -19,11 +19,13 @@ def build(
     token: str = "",
 ) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
     """Give the edits and what should be said of them; raises HostError or RequestError."""
-    in_spec = frozenset(device.path for device in container.devices)
-    nodes = devices.build(request.capabilities, allocation, inventory, in_spec)
+    possible, left_out = devices.possible(request, inventory)
+    nodes = devices.build(possible, allocation, inventory, container.devices)
+    if container.user_namespace:
+        devices.require_own_paths(nodes.devices)
     files, noted = driver.build(
         request.capabilities, inventory, container.mounts, inject.library_dir
     )
     names = driver.aliases(request.capabilities, inventory)
     hook = hooks.build(files.mounts, names, inject, token=token)
-    return nodes.merged(files).merged(hook), noted
+    return nodes.merged(files).merged(hook), (*left_out, *noted)

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from nri_nvidia import errors, resolve
 from nri_nvidia.edits import model
 from nri_nvidia.host import model as host
+from nri_nvidia.host import reach
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
 _NEEDS_UVM = {request_model.Capability.COMPUTE, request_model.Capability.VIDEO}
@@ -15,27 +18,26 @@ def build(
     capabilities: frozenset[request_model.Capability],
     allocation: resolve.Allocation,
     inventory: host.Inventory,
-    in_spec: frozenset[str],
+    in_spec: Iterable[containers.Device],
 ) -> model.ContainerEdits:
     """Give the nodes that are not in the spec yet.
 
     Which control node a capability needs follows libnvidia-container (`nvc_driver_mount`). Raises
-    HostError for a node that is needed and missing; none is left out silently.
+    HostError for a node that is needed and missing, RequestError for one whose place in the spec
+    another device has; none is left out silently.
     """
+    taken = {device.path: device for device in in_spec}
     nodes = [
         *_control_nodes(capabilities, inventory),
         *_gpu_nodes(allocation.assigned, inventory),
     ]
     edits = {}
     for node in nodes:
-        if node.path in in_spec:
+        if node.path in taken:
+            _require_same(node, taken[node.path])
             continue
         if not node.exists:
-            raise errors.HostError(
-                node.problem or f"{node.host_path}: the device node is missing on this node",
-                hint="" if node.problem else _how_to_make(node),
-                code="device-node-missing",
-            )
+            raise reach.missing_node(node)
         edits[node.path] = model.DeviceEdit(
             path=node.path,
             host_path=node.host_path,
@@ -46,6 +48,57 @@ def build(
             gid=node.gid,
         )
     return model.ContainerEdits(devices=tuple(edits.values()))
+
+
+def possible(
+    request: request_model.GpuRequest, inventory: host.Inventory
+) -> tuple[frozenset[request_model.Capability], tuple[Reason, ...]]:
+    """Give the capabilities whose nodes are looked for, and what is said of one left out.
+
+    Many images ask for all capabilities, and servers have no use for the modeset node: where
+    display is not asked for by name it is done without.
+    """
+    display, modeset = request_model.Capability.DISPLAY, inventory.control.modeset
+    if not request.all_capabilities or display not in request.capabilities:
+        return request.capabilities, ()
+    if modeset and modeset.exists:
+        return request.capabilities, ()
+    return request.capabilities - {display}, (
+        Reason(
+            code="display-left-out",
+            message="all capabilities were asked for, and display is not among those of this "
+            "node: /dev/nvidia-modeset is not there",
+            hint="load it: modprobe nvidia-modeset; or name the capabilities that are needed",
+        ),
+    )
+
+
+def require_own_paths(nodes: Iterable[model.DeviceEdit]) -> None:
+    """Raise HostError for nodes that a container in a user namespace cannot be given.
+
+    There a runtime makes no node but binds that of the same path, so one below another dev root
+    would be a different one or none (runc, "bind mount device nodes in a user namespace").
+    """
+    for node in nodes:
+        if node.host_path != node.path:
+            raise errors.HostError(
+                f"{node.path} is {node.host_path} on this node: a container in a user namespace "
+                "can be given devices of the host's own /dev alone",
+                hint="set host.dev_root to /, or run the container without a user namespace "
+                "(hostUsers: true)",
+                code="user-namespace-dev-root",
+            )
+
+
+def _require_same(node: host.DeviceNode, device: containers.Device) -> None:
+    if device.major < 0 or (device.major, device.minor) == (node.major, node.minor):
+        return
+    raise errors.RequestError(
+        f"{node.path} in the container's spec is the device {device.major}:{device.minor}, "
+        f"the driver's is {node.major}:{node.minor}: a program would not find it",
+        hint="remove that device from the container, or let what gave it give the right one",
+        code="device-path-taken",
+    )
 
 
 def _control_nodes(
@@ -64,12 +117,7 @@ def _control_nodes(
 
 def _known(node: host.DeviceNode | None, path: str, module: str) -> host.DeviceNode:
     if node is None:
-        raise errors.HostError(
-            f"{path} is needed, and the kernel knows no such device: the module {module} is not "
-            "loaded",
-            hint=f"load it: modprobe {module}",
-            code="kernel-module-not-loaded",
-        )
+        raise reach.unknown_node(path, module)
     return node
 
 
@@ -78,26 +126,11 @@ def _gpu_nodes(
 ) -> Iterator[host.DeviceNode]:
     caps = dict(inventory.caps_nodes)
     for item in assigned:
-        if item.gpu.node is None:
-            raise errors.HostError(
-                f"GPU {item.gpu.index} ({item.gpu.bus_id}): the kernel tells no device minor",
-                hint="dmesg shows what the driver said of it",
-                code="device-node-missing",
-            )
-        yield item.gpu.node
-        if item.mig is None:
-            continue
-        instance = f"gpu{item.gpu.minor}/gi{item.mig.gi}"
-        for capability in (f"{instance}/access", f"{instance}/ci{item.mig.ci}/access"):
-            node = caps.get(capability)
-            if node is None:
-                raise errors.HostError(
-                    f"{item.mig.uuid}: the kernel lists no MIG capability {capability}",
-                    hint="the MIG layout changed meanwhile: nri-nvidia devices shows it now",
-                    code="mig-capability-missing",
-                )
-            yield node
-
-
-def _how_to_make(node: host.DeviceNode) -> str:
-    return f"make it: mknod -m 666 {node.host_path} c {node.major} {node.minor}"
+        problem = reach.out_of_reach(item.gpu, item.mig, inventory)
+        names = reach.mig_capabilities(item.gpu, item.mig)
+        if problem and (item.gpu.node is None or not caps.keys() >= set(names)):
+            raise problem
+        # One that is only missing may be in the spec already; `build` looks at that.
+        if item.gpu.node:
+            yield item.gpu.node
+        yield from (caps[name] for name in names)

@@ -32,22 +32,25 @@ def build(
 ) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
     """Give the mounts, and what was left to the container's own mounts.
 
-    A mount of the user's at or above a place of ours below `library_dir` wins there. Raises
-    HostError where the driver is loaded and its libraries are not to be found.
+    A mount of the user's at or above a place of ours below `library_dir` wins there, and one that
+    holds a file's own fixed place may keep it out. Raises HostError where the driver is loaded and
+    its libraries are not to be found, RequestError where there is no place for them.
     """
     wanted = [file for file in inventory.files if selected(file, capabilities)]
     _require_libraries(wanted, capabilities, inventory)
     kept: list[str] = []
     edits: dict[str, model.MountEdit] = {}
-    own = {posixpath.normpath(mount.destination): mount for mount in mounts}
+    # Of two mounts that turn out to be at one place the stricter counts.
+    own = {_place(m.destination): m for m in sorted(mounts, key=lambda m: "ro" in m.options)}
     for file in wanted:
         for destination in _destinations(file, library_dir):
-            winner = _users_mount(destination, own, library_dir)
+            winner = _users_mount(file, destination, own, library_dir)
             if winner:
                 kept.append(winner)
             elif destination not in edits:
                 edits[destination] = _mount(file, destination)
-    return model.ContainerEdits(mounts=tuple(edits.values())), _kept(kept)
+    noted = (*_kept(kept), *_vulkan(wanted))
+    return model.ContainerEdits(mounts=tuple(edits.values())), noted
 
 
 def aliases(
@@ -122,8 +125,14 @@ def _mount(file: host.DriverFile, destination: str) -> model.MountEdit:
     return model.MountEdit(source=file.source, destination=destination)
 
 
+def _place(destination: str) -> str:
+    """Give a mount's place, by the name that images' own link makes of it."""
+    place = posixpath.normpath(destination)
+    return place.removeprefix("/var") if _is_below(place, "/var/run") else place
+
+
 def _users_mount(
-    destination: str, own: dict[str, containers.Mount], library_dir: str
+    file: host.DriverFile, destination: str, own: dict[str, containers.Mount], library_dir: str
 ) -> str | None:
     """Give the user's mount that decides over a place; raise where it cannot be reached.
 
@@ -134,6 +143,8 @@ def _users_mount(
     while place not in {"/", ""}:
         mount = own.get(place)
         if mount and (place == destination or _is_below(place, library_dir)):
+            return place
+        if mount and file.destination and not _can_hold(mount, file):
             return place
         if mount and "ro" in mount.options:
             raise errors.RequestError(
@@ -146,8 +157,33 @@ def _users_mount(
     return None
 
 
+def _can_hold(mount: containers.Mount, file: host.DriverFile) -> bool:
+    """Tell whether a file that has its own place may have it inside a user's mount.
+
+    The runtime makes an empty file there to mount on, which stays: in a directory of the host
+    (`/etc`, `/lib/firmware`) that would be a broken configuration or firmware file of the host's.
+    What is below /run and /tmp does not last.
+    """
+    if "ro" in mount.options:
+        return False
+    return mount.type == "tmpfs" or file.kind is host.FileKind.SOCKET
+
+
 def _is_below(place: str, directory: str) -> bool:
     return place == directory or place.startswith(directory.rstrip("/") + "/")
+
+
+def _vulkan(wanted: Iterable[host.DriverFile]) -> Iterator[Reason]:
+    """Say where programs get the driver's Vulkan and no loader would find it."""
+    files = list(wanted)
+    has_driver = any("libGLX_nvidia.so.0" in file.names for file in files)
+    if has_driver and not any("/vulkan/icd.d/" in file.destination for file in files):
+        yield Reason(
+            code="vulkan-icd-missing",
+            message="this node has the driver's Vulkan library, and no vulkan/icd.d/nvidia_icd."
+            "json below /etc or /usr/share: Vulkan programs in the container will not find it",
+            hint="install the distribution's package of the driver's Vulkan ICD",
+        )
 
 
 def _kept(places: Iterable[str]) -> tuple[Reason, ...]:

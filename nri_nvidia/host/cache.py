@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from . import candidates, proc, query
+from nri_nvidia.errors import HostError
+
+from . import candidates, catalog, proc, query
 from .model import DeviceNode, Inventory
 from .options import Options
 from .root import Root
@@ -15,6 +17,8 @@ from .scan import scan
 # The kernel stamps files from a clock that moves in ticks of up to 10 ms: what changes within a
 # tick of the scan may leave the stamp as it was, so a stamp that near proves nothing.
 _TICK_NS = 20_000_000
+
+_ATTEMPTS = 3
 
 Fingerprint = tuple[object, ...]
 _Stamp = tuple[str, int, int, int, int]
@@ -104,12 +108,22 @@ class Cache:
         return answer
 
     def _scan(self) -> Inventory:
-        started = time.time_ns()
-        texts = _texts(self._options)
-        state = driver_state(self._options)
-        report = self._answer.report if state == self._answered_for else None
-        inventory = scan(self._options, report)
-        self._scans += 1
+        """Scan, and again when the driver was changed meanwhile: half of each fits nobody."""
+        for _ in range(_ATTEMPTS):
+            started = time.time_ns()
+            texts = _texts(self._options)
+            state = driver_state(self._options)
+            report = self._answer.report if state == self._answered_for else None
+            inventory = scan(self._options, report)
+            self._scans += 1
+            if driver_state(self._options) == state:
+                break
+        else:
+            raise HostError(
+                "the NVIDIA driver of this host is being changed",
+                hint="try again",
+                code="driver-changing",
+            )
         stamps = _stamps(self._options, inventory)
         # What changed while the scan looked (its own new nodes, too) is seen by the next one.
         sure = texts == _texts(self._options) and _settled(stamps, started)
@@ -134,7 +148,9 @@ def _settled(stamps: tuple[_Stamp, ...], started: int) -> bool:
 
 def _texts(options: Options) -> Fingerprint:
     system = Root(options.root)
-    return driver_state(options), tuple(sorted(proc.majors(system).items()))
+    # A GPU without a driver shows on the PCI bus alone.
+    bus = system.entries("/sys/bus/pci/devices")
+    return driver_state(options), tuple(sorted(proc.majors(system).items())), bus
 
 
 def _stamps(options: Options, inventory: Inventory | None) -> tuple[_Stamp, ...]:
@@ -144,7 +160,10 @@ def _stamps(options: Options, inventory: Inventory | None) -> tuple[_Stamp, ...]
     stamps = {
         *(_stamp(dev, path) for path in _DEV_PATHS),
         *(_stamp(driver, path) for path in ("/etc/ld.so.cache", *libraries)),
+        *(_stamp(driver, path) for path in _other_places(version)),
     }
+    if options.dev_char_symlinks:
+        stamps.add(_stamp(dev, "/dev/char"))
     if options.recorded:
         stamps.update(_stamp(dev, path) for path in ("/nvml.json", "/dev.nodes"))
     if inventory is not None:
@@ -155,6 +174,16 @@ def _stamps(options: Options, inventory: Inventory | None) -> tuple[_Stamp, ...]
 
 
 _DEV_PATHS = ("/dev", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels", "/dev/dri")
+
+
+def _other_places(version: str) -> Iterator[str]:
+    """Give where files that are no libraries appear late: a daemon's socket, a Vulkan ICD."""
+    yield from (f"/run/{name}" for name in catalog.SOCKETS)
+    yield catalog.MPS_DIRECTORY
+    yield from catalog.BINARY_DIRECTORIES
+    yield f"/lib/firmware/nvidia/{version}"
+    folders = sorted({name.rpartition("/")[0] for name in catalog.CONFIGS})
+    yield from (f"{top}/{folder}" for top in catalog.CONFIG_DIRECTORIES for folder in folders)
 
 
 def _inventory_paths(inventory: Inventory) -> Iterator[str]:

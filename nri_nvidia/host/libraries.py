@@ -240,11 +240,13 @@ def _no_version(
     problems = tuple(_damaged(reader, ()))
     if not module_version:
         return problems
-    places = " ".join(reader.seen.directories) or "no library directory"
+    top = reader.seen.root.reported("/")
+    places = ", ".join(reader.seen.directories) or "there is no library directory"
     return (
         Problem(
             code="driver-libraries-missing",
-            message=f"no libcuda or libnvidia-ml of the driver{wanted} was found in {places}",
+            message=f"no libcuda or libnvidia-ml of the driver{wanted} was found below {top} "
+            f"({places})",
             hint="install the driver's user-space packages, or set host.driver_root "
             "or host.library_search_paths",
         ),

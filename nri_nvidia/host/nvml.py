@@ -9,6 +9,7 @@ import argparse
 import ctypes
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 import pynvml
 
 T = TypeVar("T")
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 # A MIG device is called like its GPU, with `MIG 1g.10gb` behind it.
 _PROFILE = re.compile(r" MIG (\S+)$")
@@ -26,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nri_nvidia.host.nvml")
     parser.add_argument("--library", help="the libnvidia-ml to load (default: as ld.so finds it)")
     given = parser.parse_args(arguments)
+    if arguments is None:
+        # A process that hangs in the driver must not outlive the daemon that waits for it.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         if given.library:
             # Once it is loaded, pynvml's own dlopen by SONAME finds this very file.

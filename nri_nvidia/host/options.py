@@ -14,8 +14,9 @@ class Options:
     as if it were `/`, `dev_root` the same for /dev. `library_search_paths` are directories below
     the driver root; if any is given, they replace the well-known ones and ld.so.cache.
     `create_device_nodes` lets a scan make missing nodes; on a recorded host it only means that
-    they count as made. `nvml_timeout` is in seconds. `nvml_environment` is added to the
-    environment of the process that asks NVML.
+    they count as made. `dev_char_symlinks` lets root's scan make missing links
+    `/dev/char/MAJOR:MINOR` (see `char_links`), never on a recorded host. `nvml_timeout` is in
+    seconds. `nvml_environment` is added to the environment of the process that asks NVML.
     """
 
     root: str = "/"
@@ -23,6 +24,7 @@ class Options:
     dev_root: str = "/"
     library_search_paths: tuple[str, ...] = ()
     create_device_nodes: bool = True
+    dev_char_symlinks: bool = True
     nvml_timeout: float = 10.0
     nvml_environment: tuple[tuple[str, str], ...] = ()
     recorded: bool = False

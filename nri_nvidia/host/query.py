@@ -51,6 +51,9 @@ def query(options: Options, library: str) -> Answer:
     try:
         stopped, output, errors = _collect(process, deadline)
         stopped = stopped or _wait(process, deadline)
+    except OSError as error:
+        _kill(process)
+        return Answer(reason=f"the NVML process cannot be listened to: {error.strerror}")
     except BaseException:
         _kill(process)
         raise

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths below a root: links resolve inside it, `..` cannot leave it, loops end."""
 
+import errno
 import os
 import pathlib
 import stat
 
 import attrs
 
+from nri_nvidia.errors import HostError
+
 # The kernel's own bound for one path look-up (path_resolution(7)).
 MAX_LINKS = 40
+
+_OWN_LACK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 # Nothing that is read as text (proc, sys, os-release) is anywhere near this long.
 TEXT_LIMIT = 1 << 20
@@ -51,7 +56,8 @@ class Root:
             try:
                 mode = os.lstat(here).st_mode
                 target = str(pathlib.Path(here).readlink()) if stat.S_ISLNK(mode) else None
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                _must_be_absence(here, error)
                 return None
             if target is None:
                 done.append(part)
@@ -68,12 +74,14 @@ class Root:
 
     def stat(self, path: str) -> os.stat_result | None:
         """Give the status of what a path leads to, None if that is nothing."""
-        inner = self.resolve(path)
+        # For the machine's own root the kernel resolves links alike, in one call.
+        inner = path if self.directory == "/" else self.resolve(path)
         if inner is None:
             return None
         try:
-            return os.lstat(self.on_disk(inner))
-        except OSError:
+            return os.stat(f"{self.directory.rstrip('/')}/{inner.lstrip('/')}")  # noqa: PTH116
+        except (OSError, ValueError) as error:
+            _must_be_absence(path, error)
             return None
 
     def entries(self, path: str) -> tuple[str, ...]:
@@ -82,8 +90,9 @@ class Root:
         if inner is None:
             return ()
         try:
-            return tuple(sorted(p.name for p in pathlib.Path(self.on_disk(inner)).iterdir()))
-        except OSError:
+            return tuple(sorted(os.listdir(self.on_disk(inner))))  # noqa: PTH208 - names only
+        except OSError as error:
+            _must_be_absence(path, error)
             return ()
 
     def data(self, path: str, limit: int = TEXT_LIMIT) -> bytes | None:
@@ -94,7 +103,8 @@ class Root:
         try:
             # O_NONBLOCK: a fifo in the place of a file must not stop the daemon.
             fd = os.open(self.on_disk(inner), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            _must_be_absence(path, error)
             return None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -109,6 +119,19 @@ class Root:
         """Give a file's text; bytes that are not UTF-8 come as replacement characters."""
         content = self.data(path)
         return None if content is None else content.decode("utf-8", "replace")
+
+
+def _must_be_absence(path: str, error: OSError | ValueError) -> None:
+    """Raise HostError where it is not the host that lacks something, but this process.
+
+    A host that could not be looked at would else pass for one without a driver.
+    """
+    if isinstance(error, OSError) and error.errno in _OWN_LACK:
+        raise HostError(
+            f"{path} could not be looked at: {error.strerror}",
+            hint="raise the limit of open files or memory of the daemon; try again",
+            code="host-scan-failed",
+        ) from error
 
 
 def _read(fd: int, limit: int) -> bytes:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Composes what the kernel, the file system and NVML tell into one Inventory."""
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -8,7 +9,7 @@ import attrs
 
 from nri_nvidia.errors import HostError
 
-from . import catalog, devices, files, libraries, proc, report
+from . import catalog, char_links, devices, files, libraries, proc, reach, report
 from .model import DriverFile, Gpu, Inventory, Problem
 from .options import Options
 from .root import Root
@@ -18,8 +19,9 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     """Look at the host now.
 
     `nvml` is what NVML last said, None if it did not say anything. On a recorded host it is read
-    from `nvml.json`. Missing device nodes are made if the options allow it. Nothing is raised for
-    what a host lacks: it shows as a problem, or as a node that does not exist.
+    from `nvml.json`. Missing device nodes and links to them are made if the options allow it.
+    Nothing is raised for what a host lacks: it shows as a problem, or as a node that does not
+    exist.
     """
     system = Root(options.root, options.recorded)
     problems: list[Problem] = []
@@ -34,7 +36,7 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
         problems.append(_NO_DRIVER)
     order = _order_problem(gpus, nvml)
     user_space = user_space_of(options, version)
-    return Inventory(
+    inventory = Inventory(
         driver_version=version,
         libraries_version=user_space.found.version,
         cuda_version=nvml.cuda_version if nvml else "",
@@ -50,6 +52,13 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
         layout=_layout(user_space.found.directory),
         problems=(*problems, *order, *_nvml_problems(nvml, version), *user_space.problems),
     )
+    unreachable = tuple(dict.fromkeys(reach.problems(inventory)))
+    inventory = attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
+    # A user who only looks (the verbs `plan` and `devices`) could not make them, and need not.
+    if options.dev_char_symlinks and not options.recorded and os.geteuid() == 0:
+        links = char_links.ensure(Root(options.dev_root), char_links.nodes(inventory))
+        inventory = attrs.evolve(inventory, problems=(*inventory.problems, *links))
+    return inventory
 
 
 @attrs.frozen(kw_only=True)

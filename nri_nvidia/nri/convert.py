@@ -42,6 +42,7 @@ def container(pod: api.PodSandbox, shown: api.Container) -> model.Container:
         devices=tuple(_device(data) for data in linux.devices),
         hooks=tuple(_hooks(shown.hooks)),
         privileged=privileged(linux.resources.devices),
+        user_namespace=any(_namespace(data) == "user" for data in linux.namespaces),
     )
 
 
@@ -91,6 +92,10 @@ def _allows_all(data: bytes) -> bool:
 def _optional(value: int | bytes) -> int:
     """Read an OptionalInt64: present without a value means 0."""
     return next((_number(inner) for number, inner in wire.fields(_raw(value)) if number == 1), 0)
+
+
+def _namespace(data: bytes) -> str:
+    return next((wire.text(value) for number, value in wire.fields(data) if number == 1), "")
 
 
 def _mount(data: bytes) -> model.Mount:

@@ -9,6 +9,7 @@ Synchronize. One that was refused will be refused again until somebody changes s
 import asyncio
 import functools
 import logging
+import pathlib
 import random
 import re
 import time
@@ -65,7 +66,9 @@ class Settings:
     stall_timeout: float = transport.STALL_TIMEOUT
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what the runtime would refuse."""
+        """Refuse what the runtime would refuse; one that starts us has named us itself."""
+        if self.descriptor is not None:
+            return
         if not re.fullmatch(r"[A-Za-z0-9_.+-]+", self.name):
             raise errors.ConfigError(
                 f"the plugin name {self.name!r} is not one that runtimes accept",
@@ -182,6 +185,10 @@ async def _attempt(
         return _unreachable(settings, error)
     except errors.Error as error:
         return _End(state="lost", reason=error, lasted=session.lasted())
+    except Exception as error:
+        log.exception("the session with the runtime failed")
+        defect = errors.Error(f"the session failed: {type(error).__name__}: {error}")
+        return _End(state="lost", reason=defect, lasted=session.lasted())
     return _End(state="lost", reason=reason, lasted=session.lasted())
 
 
@@ -193,6 +200,13 @@ def _unreachable(settings: Settings, error: OSError) -> _End:
             hint="unset NRI_PLUGIN_SOCKET to connect to a socket instead",
         )
         return _End(state="refused", reason=reason)
+    if isinstance(error, ConnectionRefusedError) and pathlib.Path(where).is_dir():
+        reason = ttrpc_errors.ConnectionLost(
+            f"{where} is a directory, not the runtime's socket",
+            hint="name the socket in it; a pod has to mount the socket's directory, since a mount "
+            "of a socket that is not there yet makes a directory of that name",
+        )
+        return _End(state="absent", reason=reason)
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         what = "does not exist" if isinstance(error, FileNotFoundError) else "has no listener"
         reason = ttrpc_errors.ConnectionLost(
@@ -320,14 +334,18 @@ class _Session:
         given, self._plugin.containers = self._plugin.containers, []
         listed_pods, self._plugin.pods = self._plugin.pods, []
         pods: dict[str, api.PodSandbox] = {}
-        for begin in range(0, len(listed_pods), _BATCH):
-            pods |= convert.listed_pods(listed_pods[begin : begin + _BATCH])
-            await asyncio.sleep(0)
+        for number, data in enumerate(listed_pods):
+            try:
+                pods |= convert.listed_pods([data])
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others count
+                log.warning("a pod of the runtime's list is left out: %s", error)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
         containers = []
         for number, data in enumerate(given):
             try:
                 containers.append(convert.listed_container(data, pods))
-            except ttrpc_errors.RemoteProtocolError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others count
                 log.warning("a container of the runtime's list is left out: %s", error)
             if number % _BATCH == 0:
                 await asyncio.sleep(0)

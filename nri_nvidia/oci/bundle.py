@@ -70,6 +70,9 @@ def _container(spec: dict[str, Any]) -> containers.Container:
             for hook in hooks or ()
         ),
         privileged=is_privileged(process.get("capabilities")),
+        user_namespace=any(
+            namespace["type"] == "user" for namespace in linux.get("namespaces") or ()
+        ),
     )
 
 

@@ -30,7 +30,7 @@ from nri_nvidia.oci.view import Failure, call, enter
 OPTIONS = {
     "--library-dir": (r"(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+", "/usr/local/nvidia"),
     "--link": (r"(?!\.\.?$)[^/\0]+", ""),
-    "--alias": (r"[^/\0=]+\.so=[^/\0=]+", ""),  # e.g. libcuda.so=libcuda.so.1, in lib64 and lib32
+    "--alias": (r"[^/\0=]+\.so[^/\0=]*=[^/\0=]+", ""),  # libcuda.so=libcuda.so.1, in both libs
     "--skip": (r"links|ldcache", ""),
     "--ldconfig": (r"/[^\0]+", ""),
     "--timeout": (r"(?=.*[1-9])[0-9]{1,3}(\.[0-9]+)?", "5"),

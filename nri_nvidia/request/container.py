@@ -40,7 +40,8 @@ class Container:
     """One container as NRI, an OCI config.json or a command line shows it.
 
     `env` holds `KEY=VALUE` entries in the order of the spec; entries without `=` may occur and
-    mean nothing. `privileged` is None where the front end cannot tell.
+    mean nothing. `privileged` is None where the front end cannot tell. `user_namespace` tells one
+    whose users are others than the host's.
     """
 
     id: str = ""
@@ -55,6 +56,7 @@ class Container:
     devices: tuple[Device, ...] = ()
     hooks: tuple[Hook, ...] = ()
     privileged: bool | None = None
+    user_namespace: bool = False
 
     @property
     def display(self) -> str:

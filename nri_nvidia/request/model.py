@@ -36,12 +36,14 @@ class GpuRequest:
 
     `devices` is `("all",)`, a list of ids without duplicates in the order given, or empty for
     `none`: driver files and control nodes but no GPU. "Not a GPU container" is None, never a
-    GpuRequest. `variable` is what the ids were read from, for messages.
+    GpuRequest. `variable` is what the ids were read from, for messages. `all_capabilities` tells
+    that capabilities were not named one by one.
     """
 
     source: Source
     devices: tuple[str, ...]
     capabilities: frozenset[Capability] = DEFAULT_CAPABILITIES
+    all_capabilities: bool = False
     variable: str = "NVIDIA_VISIBLE_DEVICES"
     legacy_image: bool = False
     imex_channels: tuple[str, ...] = ()

@@ -70,6 +70,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
             )
         )
         return Parsed(reasons=tuple(noted))
+    noted += _passed_over(source, variable, devices, env, rules)
     request = model.GpuRequest(
         source=source,
         devices=devices,
@@ -84,8 +85,36 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
     except errors.RequestError as error:
         return Parsed(request=request, reasons=tuple(noted), error=error)
-    request = attrs.evolve(request, capabilities=chosen, requirements=wanted)
+    request = attrs.evolve(
+        request,
+        capabilities=chosen,
+        all_capabilities=_wants_all_capabilities(env, legacy=legacy),
+        requirements=wanted,
+    )
     return Parsed(request=request, reasons=tuple(noted))
+
+
+def _passed_over(
+    source: model.Source,
+    variable: str,
+    devices: tuple[str, ...],
+    env: Mapping[str, str],
+    rules: policy.RequestPolicy,
+) -> list[Reason]:
+    """Say that the environment asks for something else than the channel that counts."""
+    if source is model.Source.ENV:
+        return []
+    asked = _from_environment(env, rules, legacy=False)
+    # The device plugin sets the variable to the mounts' root as a mark, and CDI's edits to void.
+    if asked is None or asked[2] in {(MOUNT_ROOT,), devices}:
+        return []
+    return [
+        Reason(
+            code="environment-passed-over",
+            message=f"{asked[1]}={env[asked[1]]} does not count, since {variable} ask for "
+            f"{', '.join(devices)}",
+        )
+    ]
 
 
 def is_legacy_image(env: Mapping[str, str]) -> bool:
@@ -127,7 +156,7 @@ def capabilities(
         return rules.supported_capabilities
     if not value:
         return rules.default_capabilities & rules.supported_capabilities
-    names = [name.strip() for name in value.split(",") if name.strip()]
+    names = _names(value)
     if "all" in names:
         return rules.supported_capabilities
     supported = {str(capability) for capability in rules.supported_capabilities}
@@ -144,6 +173,15 @@ def capabilities(
         hint="use a comma list of these, or all",
         code="unsupported-capability",
     )
+
+
+def _wants_all_capabilities(env: Mapping[str, str], *, legacy: bool) -> bool:
+    value = env.get(DRIVER_CAPABILITIES)
+    return legacy if value is None else "all" in _names(value)
+
+
+def _names(value: str) -> list[str]:
+    return [name.strip() for name in value.split(",") if name.strip()]
 
 
 _Channel = tuple[model.Source, str, tuple[str, ...]]

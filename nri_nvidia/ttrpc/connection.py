@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator
 import attrs
 from grpclib import const
 
+from nri_nvidia import errors as base_errors
 from nri_nvidia._api import ttrpc
 from nri_nvidia._api.google import rpc
 
 from . import errors, frames, mux, wire
 
-_MESSAGE_LIMIT = 16 << 10
+_MESSAGE_LIMIT = 4000
 _LAST_STREAM = (1 << 32) - 1
 
 
@@ -241,10 +242,8 @@ class Connection:
         return Refused(stream=stream, status=status, message=message, reply=reply)
 
     def _refusal(self, stream: int, code: int, message: str) -> bytes:
-        # Messages may hold file names that are not UTF-8, which a Go peer would refuse.
-        message = message.encode(errors="backslashreplace")[:_MESSAGE_LIMIT].decode(
-            errors="ignore"
-        )
+        # Messages quote names and variables of containers: one line, and UTF-8 for a Go peer.
+        message = base_errors.printable(message, _MESSAGE_LIMIT)
         status = rpc.Status(code=code, message=message)
         response = bytes(ttrpc.Response(status=status))
         return self._encode(self._serves, stream, frames.Type.RESPONSE, response)

@@ -76,8 +76,8 @@ def test_missing_file_is_said(tmp_path):
 def test_line_of_a_key_in_any_form():
     """Dotted keys, tables, arrays of tables and values over several lines are found."""
     text = 'a.b = 1\n\n[t]\nx = [\n 1,\n]\ny = """\nq = 2\n"""\n[[r]]\nk = 1\n[[r]]\nk = 2\n'
-    assert lines.line_of(text, ("a", "b")) == 1
-    assert lines.line_of(text, ("t", "x")) == 4
-    assert lines.line_of(text, ("t", "y")) == 7
-    assert lines.line_of(text, ("r", "1", "k")) == 13
-    assert lines.line_of(text, ("t", "absent")) == 3
+    assert lines.Lines(text).of(("a", "b")) == 1
+    assert lines.Lines(text).of(("t", "x")) == 4
+    assert lines.Lines(text).of(("t", "y")) == 7
+    assert lines.Lines(text).of(("r", "1", "k")) == 13
+    assert lines.Lines(text).of(("t", "absent")) == 3

@@ -9,6 +9,8 @@ What a test may rely on:
   shims, runc and crun keep sockets and state there whatever they are told. So what a container
   is to mount, and a hook's program, must not lie below /run. Mounts made on the host later are
   seen inside;
+- with the option `systemd` its pods are in a slice of its own name, and the sockets of systemd
+  and of its bus are seen inside;
 - where cgroups are hybrid, the second tree at /sys/fs/cgroup/unified is not seen inside: crun
   drops the device rules where it is;
 - the namespace outlives containerd, so that a restarted one finds its containers.
@@ -37,7 +39,9 @@ from . import cri, images, pods, processes, settings
 PATIENCE = 30.0
 """Seconds after which something that should happen is taken not to happen."""
 PRIVATE = """
-mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /mnt
+for kept; do mkdir "/mnt/$kept"; mount --bind "/run/$kept" "/mnt/$kept"; done
+mount -n --move /mnt /run
 if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 exec "$0" pause
 """
@@ -73,6 +77,10 @@ class Engine:
         self.runtimes = tuple(each.name for each in runtimes)
         self.directory = Path(tempfile.mkdtemp(prefix="nnv-", dir="/tmp"))
         self.cgroup = f"/{self.directory.name}"
+        if options and options.systemd:
+            # A dash in a slice's name would put it below another.
+            self.cgroup = f"{self.cgroup.replace('-', '')}.slice"
+        self._kept = ("systemd", "dbus") if options and options.systemd else ()
         self.address = self.directory / "cd.sock"
         self.nri_socket = self.directory / "nri.sock"
         self.nri_plugins = self.directory / "plugins"
@@ -174,9 +182,9 @@ class Engine:
         """Make the mount namespace, kept by a process that does nothing else."""
         self._holder = subprocess.Popen(
             ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE,
-             self._library.probe],
+             self._library.probe, *self._kept],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, cwd="/",
+            text=True, cwd="/", start_new_session=True,
         )  # fmt: skip
         self._until(self._held, "the mount namespace is made")
         self._namespace = Path(f"/proc/{self._holder.pid}/ns/mnt").stat().st_ino

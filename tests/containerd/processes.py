@@ -50,11 +50,15 @@ def _living(mine: Callable[[Path], bool]) -> list[int]:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove a cgroup (`/name`) with all below it, in every hierarchy there is."""
+    """Remove a cgroup (`/name`) with all below it, in every hierarchy there is.
+
+    Where systemd made it, systemd may be faster.
+    """
     for top in (CGROUPS, *CGROUPS.glob("*/")):
         tree = top / name.lstrip("/")
         for path, _, _ in os.walk(tree, topdown=False):
-            os.rmdir(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)
 
 
 def mounts_below(directory: Path) -> list[str]:

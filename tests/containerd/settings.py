@@ -18,6 +18,8 @@ class Options:
     nri_registration_timeout: str = "5s"
     nri_request_timeout: str = "2s"
     default_runtime: str = "runc"
+    systemd: bool = False
+    """Whether containers' cgroups are systemd's to make, as on a node with a kubelet."""
     wrappers: Mapping[str, Path] = attrs.field(factory=dict)
     """Further runtime handlers: name and the program to be called as an OCI runtime."""
 
@@ -82,6 +84,8 @@ def render(
             "cdi_spec_dirs": [places.cdi_specs],
             **({"sandbox_image": pause} if old else {}),
         },
+        # The usual one in /etc would be made, though no pod here has a network of its own.
+        f"plugins.'{runtime}'.cni": {"conf_dir": places.directory / "cni"},
         f"plugins.'{runtime}'.containerd": {
             "default_runtime_name": options.default_runtime,
             **({"snapshotter": options.snapshotter} if old else {}),
@@ -93,7 +97,7 @@ def render(
     for name, path in programs.items():
         table = f"plugins.'{runtime}'.containerd.runtimes.'{name}'"
         tables[table] = {"runtime_type": "io.containerd.runc.v2"}
-        tables[f"{table}.options"] = {"BinaryName": path, "SystemdCgroup": False}
+        tables[f"{table}.options"] = {"BinaryName": path, "SystemdCgroup": options.systemd}
     return "\n".join(_table(name, entries) for name, entries in tables.items())
 
 

@@ -14,69 +14,10 @@ import pytest
 
 from nri_nvidia._api.control import v1
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
-from nri_nvidia.testing import host, host_spec, runtime
+from nri_nvidia.testing import host, runtime
 from tests.containerd import daemons
 
-EIGHT = host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 8)
-
-
-@pytest.fixture(scope="module")
-def gpu_host(tmp_path_factory):
-    """A simulated host with eight GPUs."""
-    directory = tmp_path_factory.mktemp("host")
-    host.build(directory, EIGHT)
-    return directory
-
-
-def container(number, *env, devices=()):
-    return api.Container(
-        id=f"container{number:055d}",
-        pod_sandbox_id="p",
-        name=f"c{number}",
-        env=[*env],
-        linux=api.LinuxContainer(devices=[bytes(device) for device in devices]),
-    )
-
-
-POD = api.PodSandbox(id="p", name="pod", namespace="team")
-
-
-class Pair:
-    """A runtime and a daemon that is registered with it."""
-
-    def __init__(self, rt, daemon):
-        self.runtime = rt
-        self.daemon = daemon
-
-    async def create(self, number, *env):
-        return await self.runtime.create(container(number, *env), POD)
-
-
-@pytest.fixture
-def together(tmp_path, gpu_host):
-    """Give a function that runs a test's body with both; everything ends with it."""
-
-    def run(body, *arguments, gpus=gpu_host, **options):
-        async def whole():
-            rt = runtime.Runtime(**options)
-            path = tmp_path / "nri.sock"
-            async with asyncio.timeout(60), rt.listening(path):
-                daemon = daemons.Daemon(path, gpus, *arguments)
-                try:
-                    daemon.start()
-                    await rt.attached()
-                    await asyncio.to_thread(daemon.ready)
-                    await body(Pair(rt, daemon))
-                finally:
-                    await asyncio.to_thread(daemon.close)
-
-        asyncio.run(whole())
-
-    return run
-
-
-async def status(pair):
-    return await asyncio.to_thread(pair.daemon.status)
+from .pairs import EIGHT, POD, container, status
 
 
 def test_a_gpu_container_and_one_that_is_none(together):

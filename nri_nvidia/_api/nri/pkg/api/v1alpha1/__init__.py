@@ -162,8 +162,17 @@ class Container(betterproto.Message):
 
 @dataclass(eq=False, repr=False)
 class LinuxContainer(betterproto.Message):
+    namespaces: List[bytes] = betterproto.bytes_field(1)
     devices: List[bytes] = betterproto.bytes_field(2)
     resources: "LinuxResources" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxNamespace(betterproto.Message):
+    """A namespace of the container's own, or with a path that of others."""
+
+    type: str = betterproto.string_field(1)
+    path: str = betterproto.string_field(2)
 
 
 @dataclass(eq=False, repr=False)

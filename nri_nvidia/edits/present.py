@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container's spec already holds of the driver: another one's work is left as it is."""
+
+import posixpath
+import re
+
+from nri_nvidia import errors, resolve
+from nri_nvidia.edits import hooks
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+
+# NVIDIA's legacy hook, its runtime, and the hooks of its CDI specifications.
+_OTHER_INJECTORS = {
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
+    "nvidia-cdi-hook",
+    "nvidia-ctk",
+}
+# The toolkit's NRI plugin takes CDI names from these annotations of a pod (`nri/plugin.go`).
+_PLUGIN_ANNOTATION = "nvidia.cdi.k8s.io"
+_GPU_NODE = re.compile(r"/dev/nvidia(\d{1,9})", re.ASCII)
+_LIBCUDA = re.compile(r"libcuda\.so(?:\.[0-9.]+)?", re.ASCII)
+
+
+def served(container: containers.Container) -> Reason | None:
+    """Recognise ourselves and other injectors at work: there are never two owners."""
+    for hook in container.hooks:
+        if hooks.is_ours(hook):
+            return Reason(
+                code="already-served",
+                message="the container's spec already holds our edits",
+                hint="two copies of nri-nvidia on one node? nri-nvidia status shows this one",
+            )
+        if posixpath.basename(hook.path) in _OTHER_INJECTORS:
+            return Reason(
+                code="other-injector",
+                message=f"the container's spec holds {hook.path}, which gives GPUs by itself; "
+                "nothing is added to it",
+                hint="remove the nvidia runtime class, runtime or CDI device from this container",
+            )
+    for suffix in (f"/container.{container.name}", "/pod", ""):
+        key = f"{_PLUGIN_ANNOTATION}{suffix}"
+        if container.annotations.get(key):
+            return Reason(
+                code="other-injector",
+                message=f"the annotation {key} asks NVIDIA's own NRI plugin for GPUs; nothing is "
+                "added to what that gives",
+                hint="remove the annotation to have the variables honoured here",
+            )
+    return None
+
+
+def gpus(container: containers.Container, inventory: host.Inventory) -> tuple[host.Gpu, ...]:
+    """Give the GPUs whose nodes the spec holds: by number, by path where it tells no numbers."""
+    numbers = {(d.major, d.minor) for d in container.devices if d.type == "c" and d.major >= 0}
+    minors = {
+        int(match[1])
+        for device in container.devices
+        if device.major < 0 and (match := _GPU_NODE.fullmatch(device.path))
+    }
+    return tuple(
+        gpu
+        for gpu in inventory.usable
+        if gpu.minor in minors or (gpu.node and (gpu.node.major, gpu.node.minor) in numbers)
+    )
+
+
+def allocation(
+    container: containers.Container,
+    request: request_model.GpuRequest,
+    inventory: host.Inventory,
+) -> resolve.Allocation | None:
+    """Take GPU nodes of the spec for the answer (a device plugin passed them); None without any.
+
+    Where the driver's files are there as well, nothing is left to give.
+    """
+    found = gpus(container, inventory)
+    if not found or not request.devices:
+        return None
+    driver = next((m for m in container.mounts if _is_libcuda(m.destination)), None)
+    listed = ", ".join(str(gpu.index) for gpu in found)
+    if driver:
+        return resolve.Allocation(
+            given=False,
+            reasons=(
+                Reason(
+                    code="other-injector",
+                    message=f"the container's spec already holds the nodes of GPU {listed} and "
+                    f"the driver at {driver.destination}; nothing is added to it",
+                    hint="let one of the two give GPUs: nri-nvidia, or what made this spec",
+                ),
+            ),
+        )
+    resolve.require_driver(request, inventory)
+    asked, difference = _compare(request, inventory, found)
+    return resolve.Allocation(
+        assigned=asked or tuple(resolve.Assigned(gpu=gpu) for gpu in found),
+        reasons=(_reason(container, request, listed, difference),),
+    )
+
+
+def _compare(
+    request: request_model.GpuRequest, inventory: host.Inventory, found: tuple[host.Gpu, ...]
+) -> tuple[tuple[resolve.Assigned, ...], str]:
+    """Give what the request means where that agrees with the spec, else how it differs."""
+    if request.wants_all:
+        return (), ""
+    try:
+        asked = resolve.resolve(request, inventory).assigned
+    except errors.Error as error:
+        return (), error.message
+    if {item.gpu for item in asked} == set(found):
+        return asked, ""
+    indices = ", ".join(dict.fromkeys(str(item.gpu.index) for item in asked))
+    return (), f"{request.variable}={','.join(request.devices)} means GPU {indices}"
+
+
+def _reason(
+    container: containers.Container,
+    request: request_model.GpuRequest,
+    listed: str,
+    difference: str,
+) -> Reason:
+    holds = f"the container's spec already holds the nodes of GPU {listed}"
+    if difference and container.privileged:
+        return Reason(
+            code="privileged-sees-all",
+            message=f"{holds}, since it is privileged: nothing keeps it from them, though "
+            f"{difference}",
+            hint="only a container that is not privileged can be held to some of the GPUs",
+        )
+    if difference:
+        return Reason(
+            code="devices-in-spec-differ",
+            message=f"{holds}, though {difference}: it gets those of the spec and no further GPU",
+            hint="let one of the two choose: the device plugin, or the variable",
+        )
+    return Reason(
+        code="devices-in-spec",
+        message=f"{holds}: these are what it gets, {request.variable} adds driver files and no "
+        "further GPU",
+    )
+
+
+def _is_libcuda(destination: str) -> bool:
+    return _LIBCUDA.fullmatch(posixpath.basename(destination)) is not None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the nodes that a GPU or MIG device needs can be had, and why not."""
+
+from collections.abc import Iterator
+
+from nri_nvidia import errors
+
+from .model import DeviceNode, Gpu, Inventory, MigDevice, Problem
+
+
+def name(gpu: Gpu, mig: MigDevice | None = None) -> str:
+    """Give what a person calls it: `GPU 2 (0000:17:00.0)`, `MIG device 0:1 (MIG-…)`."""
+    if mig:
+        return f"MIG device {gpu.index}:{mig.index} ({mig.uuid})"
+    return f"GPU {gpu.index} ({gpu.bus_id})"
+
+
+def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> errors.HostError | None:
+    """Give the error for the first node that is needed and cannot be had; None where all can."""
+    if gpu.node is None:
+        return errors.HostError(
+            f"{name(gpu, mig)}: the kernel tells no device minor: its file information below "
+            "/proc/driver/nvidia/gpus cannot be read or has no line Device Minor",
+            hint="dmesg shows what the driver said of it",
+            code="device-node-missing",
+        )
+    known = dict(inventory.caps_nodes)
+    nodes = [gpu.node]
+    for capability in mig_capabilities(gpu, mig):
+        if capability not in known:
+            return errors.HostError(
+                f"{name(gpu, mig)}: the kernel lists no MIG capability {capability}",
+                hint="the MIG layout changed meanwhile: nri-nvidia devices shows it now",
+                code="mig-capability-missing",
+            )
+        nodes.append(known[capability])
+    return next((missing_node(node) for node in nodes if not node.exists), None)
+
+
+def mig_capabilities(gpu: Gpu, mig: MigDevice | None) -> tuple[str, ...]:
+    """Name the capabilities of the MIG tree that a device needs; the number is the GPU's minor."""
+    if mig is None:
+        return ()
+    instance = f"gpu{gpu.minor}/gi{mig.gi}"
+    return f"{instance}/access", f"{instance}/ci{mig.ci}/access"
+
+
+def problems(inventory: Inventory) -> Iterator[Problem]:
+    """Give the nodes that containers with the usual capabilities need and that cannot be had."""
+    if not inventory.driver_version or not inventory.usable:
+        return
+    control = inventory.control
+    for node, path, module in (
+        (control.ctl, "/dev/nvidiactl", "nvidia"),
+        (control.uvm, "/dev/nvidia-uvm", "nvidia-uvm"),
+        (control.uvm_tools, "/dev/nvidia-uvm-tools", "nvidia-uvm"),
+    ):
+        error = unknown_node(path, module) if node is None else None
+        if node and not node.exists:
+            error = missing_node(node)
+        if error:
+            yield _problem(error)
+    for gpu in inventory.usable:
+        for mig in gpu.mig_devices or (None,):
+            error = out_of_reach(gpu, mig, inventory)
+            if error:
+                yield _problem(error)
+
+
+def unknown_node(path: str, module: str) -> errors.HostError:
+    """Give the error for a node of which the kernel has no number."""
+    return errors.HostError(
+        f"{path} is needed, and the kernel knows no such device: the module {module} is not "
+        "loaded",
+        hint=f"load it: modprobe {module}",
+        code="kernel-module-not-loaded",
+    )
+
+
+def missing_node(node: DeviceNode) -> errors.HostError:
+    """Give the error for a node that is not there, with the command that makes it."""
+    make = f"make it: mknod -m 666 {node.host_path} c {node.major} {node.minor}"
+    return errors.HostError(
+        node.problem or f"{node.host_path}: the device node is missing on this node",
+        hint="" if node.problem else make,
+        code="device-node-missing",
+    )
+
+
+def _problem(error: errors.Error) -> Problem:
+    return Problem(code=error.code, message=error.message, hint=error.hint)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds where systemd is the one that makes containers' cgroups. Run by test_systemd.
+
+These need to be on a machine that is theirs alone: they make NVIDIA's nodes in /dev itself.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from . import daemons, few_controllers, messages, settings
+from . import engine as engines
+
+GPU_HOST = Path("/srv/gpu-host")
+"""A simulated host with two GPUs, made by test_systemd; its nodes the daemon makes in /dev."""
+LINKS = Path("/dev/char")
+RUNTIMES = ("runc", "runc-1.1.5")
+
+
+@pytest.fixture(scope="session")
+def handlers(
+    programs: dict[str, engines.Program], tmp_path_factory: pytest.TempPathFactory
+) -> settings.Options:
+    """Settings with a handler of each version of runc, which systemd makes cgroups for."""
+    directory = tmp_path_factory.mktemp("runtimes")
+    wrappers = {
+        name: few_controllers.install(directory, name, programs[name].path) for name in RUNTIMES
+    }
+    return settings.Options(systemd=True, wrappers=wrappers)
+
+
+@pytest.fixture
+def engine(
+    fresh: Callable[..., engines.Engine], handlers: settings.Options
+) -> Iterator[engines.Engine]:
+    """Each version of containerd, on a machine without NVIDIA's nodes and links to them."""
+    yield fresh(handlers)
+    for name in (
+        "nvidiactl",
+        "nvidia0",
+        "nvidia1",
+        "nvidia-uvm",
+        "nvidia-uvm-tools",
+        "nvidia-modeset",
+    ):
+        Path("/dev", name).unlink(missing_ok=True)
+    for link in LINKS.iterdir():
+        if not link.exists():
+            link.unlink()
+
+
+def reload() -> None:
+    """Have systemd write the rules of its units anew."""
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_container_keeps_its_gpu(engine, runtime):
+    """A given node stays allowed, another forbidden: through reloads and an update of resources."""
+
+    async def answers(container) -> tuple[str, str, str]:
+        return (
+            await container.probe("open", "/dev/nvidia0", "rw"),
+            await container.probe("open", "/dev/nvidiactl", "rw"),
+            await container.probe("open", "/dev/other", "rw"),
+        )
+
+    with daemons.running(engine.nri_socket, GPU_HOST, ["--dev-root", "/"]):
+        async with (
+            engine.pod(runtime) as pod,
+            pod.container(env={"NVIDIA_VISIBLE_DEVICES": "0"}) as container,
+        ):
+            assert await container.probe("mknod", "/dev/other", "c", "195", "1") == "OK EPERM"
+            assert f"cri-containerd-{container.id}.scope" in scopes(engine)
+            reload()
+            assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
+            reload()
+            assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
+            await container.update(messages.LinuxContainerResources(cpu_shares=512))
+            assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
+            reload()
+            assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
+    assert os.readlink(LINKS / "195:0") == "../nvidia0"
+
+
+@pytest.mark.parametrize(("runtime", "answer"), [("runc", "ENXIO"), ("runc-1.1.5", "EPERM")])
+async def test_without_links_only_the_older_runc_loses_it(engine, tmp_path, runtime, answer):
+    """This is what the links are for, and shows that a loss would be seen here."""
+    config = tmp_path / "config.toml"
+    config.write_text("host.dev_char_symlinks = false\n")
+    arguments = ["--dev-root", "/", "--config", str(config)]
+    with daemons.running(engine.nri_socket, GPU_HOST, arguments):
+        async with (
+            engine.pod(runtime) as pod,
+            pod.container(env={"NVIDIA_VISIBLE_DEVICES": "0"}) as container,
+        ):
+            assert await container.probe("open", "/dev/nvidia0", "rw") == "ENXIO"
+            reload()
+            assert await container.probe("open", "/dev/nvidia0", "rw") == answer
+
+
+@contextlib.contextmanager
+def unit(engine: engines.Engine) -> Iterator[str]:
+    """Have the daemon as a unit of Type=notify, which has started when it says so."""
+    engine.directory.chmod(0o755)
+    name = engine.directory.name
+    command = [
+        daemons.COMMAND, "run", "--nri-socket", str(engine.nri_socket),
+        "--host-root", str(GPU_HOST), "--driver-root", str(GPU_HOST),
+        "--hook-directory", str(engine.directory / "hook"),
+    ]  # fmt: skip
+    properties = ("Type=notify", "TimeoutStartSec=20", "RemainAfterExit=yes")
+    given = [f"--property={each}" for each in properties]
+    subprocess.run(["systemd-run", "--quiet", f"--unit={name}", *given, *command], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(["systemctl", "stop", name], check=True)
+
+
+async def test_daemon_as_a_unit(engine):
+    """It is active once the daemon is registered, and stops cleanly."""
+    with unit(engine) as name:
+        async with (
+            engine.pod() as pod,
+            pod.container(env={"NVIDIA_VISIBLE_DEVICES": "1"}) as container,
+        ):
+            reload()
+            assert await container.probe("open", "/dev/nvidia1", "rw") == "ENXIO"
+            listed = subprocess.run(
+                [daemons.COMMAND, "status", "--json"], check=True, capture_output=True
+            )
+            held = [each["id"] for each in json.loads(listed.stdout)["containers"]]
+            assert held == [container.id]
+    log = subprocess.run(
+        ["journalctl", "--unit", name, "--output=cat"], check=True, capture_output=True, text=True
+    ).stdout
+    assert f"{name}.service: Deactivated successfully." in log
+
+
+def scopes(engine: engines.Engine) -> str:
+    """Give the cgroups of an engine's pods by systemd's names."""
+    return subprocess.run(
+        ["systemctl", "list-units", "--plain", "--no-legend", "--full", "*.scope"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
