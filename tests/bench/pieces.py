@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured in a process of its own: the steps of a decision, and looks at a host.
+
+`python -m tests.bench.pieces GROUP HOST --runs N` prints JSON: for each name the nanoseconds of
+each run.
+"""
+
+import argparse
+import gc
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from nri_nvidia import pipeline
+from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
+from nri_nvidia.config import model as config_model
+from nri_nvidia.host import cache, model, report, scan
+from nri_nvidia.nri import convert, warmup
+from nri_nvidia.render import nri as render
+from nri_nvidia.request import container as containers
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.ttrpc import wire
+
+from . import requests
+
+_WARM_UP = 20
+FILES = 200
+
+
+def timed(action: Callable[[], Any], runs: int) -> list[int]:
+    """Give the nanoseconds of each run, after some that do not count; Python's collector stays on."""
+    for _ in range(min(_WARM_UP, runs)):
+        action()
+    gc.collect()
+    found = []
+    for _ in range(runs):
+        begun = time.perf_counter_ns()
+        action()
+        found.append(time.perf_counter_ns() - begun)
+    return found
+
+
+def decision(host: Path, runs: int) -> dict[str, list[int]]:
+    """Measure the way from request to answer step by step."""
+    warmup.warm_up()
+    inventory = scan.scan(simulated.options_for(host))
+    rules = config_model.Config().policy(
+        interpreter="/usr/bin/python3", report_socket="/run/nri-nvidia/hook.sock"
+    )
+    context = pipeline.Context(hook_token="0" * 32)
+    data = requests.create(1, *requests.ALL)
+    plain = requests.create(1)
+
+    def decode(payload: bytes) -> containers.Container:
+        wire.check(api.CreateContainerRequest, payload)
+        request = api.CreateContainerRequest().parse(payload)
+        return convert.container(request.pod, request.container)
+
+    container = decode(data)
+    plan = pipeline.plan(container, inventory, rules, context)
+    if plan.decision is not pipeline.Decision.INJECT:
+        raise SystemExit(f"the host gives no GPU: {plan.reasons}")
+    return {
+        "decode": timed(lambda: decode(data), runs),
+        "decode, nothing asked": timed(lambda: decode(plain), runs),
+        "plan": timed(lambda: pipeline.plan(container, inventory, rules, context), runs),
+        "render and encode": timed(lambda: bytes(render.response(plan.edits)), runs),
+    }
+
+
+def looks(host: Path, runs: int) -> dict[str, list[int]]:
+    """Measure looking at a host, as it is, and as if it had 200 driver files."""
+    options = simulated.options_for(host)
+    document = host / "nvml.json"
+    told = report.parse(document.read_bytes()) if document.exists() else None
+    inventory = scan.scan(options, told)
+    many = with_files(inventory)
+    return {
+        "scan": timed(lambda: scan.scan(options, told), max(3, runs // 20)),
+        "fingerprint": timed(lambda: cache.fingerprint(options, inventory), runs),
+        f"fingerprint, {FILES} files": timed(lambda: cache.fingerprint(options, many), runs),
+        "driver state": timed(lambda: cache.driver_state(options), runs),
+        "mig devices": [sum(len(gpu.mig_devices) for gpu in inventory.gpus)],
+        "files": [len(inventory.files)],
+    }
+
+
+def with_files(inventory: model.Inventory) -> model.Inventory:
+    """Give the inventory with 200 files, further ones beside the real ones."""
+    files = list(inventory.files)
+    folder = Path(files[0].source).parent / "more"
+    folder.mkdir(exist_ok=True)
+    while len(files) < FILES:
+        path = folder / f"libmore{len(files)}.so"
+        path.write_bytes(b"\x7fELF")
+        files.append(attrs.evolve(files[0], source=str(path), names=(path.name,)))
+    return attrs.evolve(inventory, files=tuple(files))
+
+
+GROUPS = {"decision": decision, "looks": looks}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("group", choices=sorted(GROUPS))
+    parser.add_argument("host", type=Path)
+    parser.add_argument("--runs", type=int, default=500)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    sys.stdout.write(json.dumps(GROUPS[given.group](given.host, given.runs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
