@@ -91,7 +91,7 @@ def _ensure(settings: model.Hook, known: Installed | None) -> Installed:
             hint="name a Python 3.9 or later that every user may run, or leave the key out",
             code="hook-interpreter-unfit",
         )
-    script = install.install(settings.directory)
+    script = install.install(settings.directory, interpreter)
     return Installed(
         settings=settings, interpreter=interpreter, script=script, stamp=_stamp(script)
     )

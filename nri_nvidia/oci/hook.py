@@ -2,45 +2,77 @@
 """The createContainer hook: links driver programs and lists driver libraries in one container.
 
 A low-level runtime starts it before pivot_root, with all rights, on a root file system that an
-image's author made; nothing of that is trusted. A child enters a clean view of the root and does
-the steps there; the host's ldconfig runs from a sealed descriptor. The parent stays outside,
-bounds the child's time, and reports.
+image's author made; nothing of that is trusted. It takes what it needs of the host, enters a clean
+view of the root and does the steps there; the host's ldconfig runs from a sealed descriptor.
 
-It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, on Python 3.9 and later, which
-`install` makes of `view`, `steps` and this: standard library only, and no environment is read.
+It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, which `install` makes of `view`,
+`steps` and this; what `view` says of imports holds here too. No environment is read.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _json
+import _signal  # type: ignore[import-not-found]
 import errno
-import fcntl
-import json
-import os
-import re
-import socket
+import posix
 import sys
 import time
-from collections.abc import Callable
 
-from nri_nvidia.oci.steps import READ, link, list_libraries, read, run
-from nri_nvidia.oci.view import Failure, call, enter
+from nri_nvidia.oci.steps import READ, REGULAR, kind_of, link, list_libraries, read
+from nri_nvidia.oci.view import PLACE, Failure, Suppressed, call, enter, normal
 
-# What each takes, and what it is when not given; --link, --alias and --skip may repeat.
-OPTIONS = {
-    "--library-dir": (r"(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+", "/usr/local/nvidia"),
-    "--link": (r"(?!\.\.?$)[^/\0]+", ""),
-    "--alias": (r"[^/\0=]+\.so[^/\0=]*=[^/\0=]+", ""),  # libcuda.so=libcuda.so.1, in both libs
-    "--skip": (r"links|ldcache", ""),
-    "--ldconfig": (r"/[^\0]+", ""),
-    "--timeout": (r"(?=.*[1-9])[0-9]{1,3}(\.[0-9]+)?", "5"),
-    "--on-error": (r"continue|fail", "continue"),
-    "--report": (r"[^\0]+", ""),
-    "--token": (r".*", ""),
-}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NEW_IPC, NEW_PIDS = 0x8000000, 0x20000000
 SET_DUMPABLE = 4
+ADD_SEALS, ALL_SEALS = 1033, 0xF  # no change of size, content or seals
+UNIX, DATAGRAM, NOT_BLOCKING_CLOSE_ON_EXEC, NO_SIGNAL = 1, 2, 0o2004000, 0x4000
 GRACE = 2.0  # seconds beyond ldconfig's time for all else
+
+
+class OutOfTime(BaseException):
+    """Raised wherever the hook is when its time is over."""
+
+
+def is_name(text: str) -> bool:
+    """Whether it is the name of a file in a directory."""
+    return text not in ("", ".", "..") and "/" not in text
+
+
+def is_library_dir(text: str) -> bool:
+    """Whether it is a path that fits in ld.so.conf as it stands, and leads nowhere else."""
+    names = text[1:].split("/")
+    plain = all(c.isascii() and (c.isalnum() or c in "._+-") for c in "".join(names))
+    return text.startswith("/") and plain and all(map(is_name, names))
+
+
+def is_alias(text: str) -> bool:
+    """Whether it is like libcuda.so=libcuda.so.1."""
+    names = text.split("=")
+    return len(names) == 2 and all(map(is_name, names)) and names[0][1:].endswith(".so")
+
+
+def is_seconds(text: str) -> bool:
+    """Whether it is a number of seconds, more than 0 and less than 1000."""
+    whole, dot, rest = text.partition(".")
+    digits = whole + rest if dot and rest else text
+    return digits.isascii() and digits.isdecimal() and len(whole) in (1, 2, 3) and float(text) > 0
+
+
+# What each takes, and what it is when not given; --link, --alias and --skip may repeat.
+OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "--library-dir": (is_library_dir, "/usr/local/nvidia"),
+    "--link": (is_name, ""),
+    "--alias": (is_alias, ""),  # made in lib64 and lib32
+    "--skip": (("links", "ldcache").__contains__, ""),
+    "--ldconfig": (lambda text: text[:1] == "/" and len(text) > 1, ""),
+    "--timeout": (is_seconds, "5"),
+    "--on-error": (("continue", "fail").__contains__, "continue"),
+    "--report": (bool, ""),
+    "--token": (lambda _: True, ""),
+}
 
 
 def parse(arguments: list[str], given: dict[str, list[str]]) -> None:
@@ -49,24 +81,48 @@ def parse(arguments: list[str], given: dict[str, list[str]]) -> None:
         key, value = arguments[place], "".join(arguments[place + 1 : place + 2])
         if key not in OPTIONS:
             raise Failure(f"{key!r} is no option; there are {', '.join(OPTIONS)}")
-        if len(arguments) == place + 1 or not re.fullmatch(OPTIONS[key][0], value):
+        if len(arguments) == place + 1 or not OPTIONS[key][0](value):
             raise Failure(f"{key} does not take {value!r}")
         given[key].append(value)
 
 
+class Grammar:
+    """How the interpreter's JSON scanner is to read: as json.loads has it."""
+
+    strict, object_hook, object_pairs_hook = True, None, None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
 def parse_object(data: bytes, what: str) -> dict[str, object]:
     """Give the JSON object in a text; anything else raises Failure."""
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(data)
-        if isinstance(value, dict):
+    with Suppressed(ValueError, RecursionError, StopIteration):
+        text = data.decode().strip()
+        value, end = _json.make_scanner(Grammar)(text, 0)  # type: ignore[arg-type]
+        if isinstance(value, dict) and end == len(text):
             return value
     raise Failure(f"{what} is not a JSON object")
 
 
+def to_json(value: object) -> str:
+    """Give JSON of what a report consists of."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{to_json(k)}:{to_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_json, value)) + "]"
+    if isinstance(value, str):
+        return str(_json.encode_basestring_ascii(value))
+    return str(value).lower()  # a whole number, True or False
+
+
 def read_config(state: dict[str, object]) -> dict[str, object]:
     """Read the configuration in the bundle that a state names, if it names one."""
-    path = os.path.join(str(state.get("bundle") or ""), "config.json")
-    return parse_object(read(path, 16 << 20), path) if os.path.isabs(path) else {}
+    path = f"{state.get('bundle') or ''}/config.json"
+    return parse_object(read(path, 16 << 20), path) if is_absolute(state.get("bundle")) else {}
+
+
+def is_absolute(path: object) -> bool:
+    """Whether it is a path from `/`."""
+    return isinstance(path, str) and path.startswith("/")
 
 
 def find_root(state: dict[str, object], config: dict[str, object]) -> str:
@@ -77,12 +133,14 @@ def find_root(state: dict[str, object], config: dict[str, object]) -> str:
     """
     section = config.get("root")
     root = state.get("root") or (section.get("path") if isinstance(section, dict) else "")
-    path = os.path.join(str(state.get("bundle") or ""), str(root or ""))
-    if not root or not os.path.isabs(path):
+    path = str(root or "") if is_absolute(root) else f"{state.get('bundle') or ''}/{root}"
+    if not root or not path.startswith("/") or not (is_absolute(root) or state.get("bundle")):
         raise Failure("neither the state on standard input nor its bundle names the root")
-    if os.path.samefile(path, "/"):
+    opened = posix.open(path, PLACE)
+    host, own = posix.stat("/"), posix.fstat(opened)
+    if (host.st_dev, host.st_ino) == (own.st_dev, own.st_ino):
         raise Failure(f"the container's root {path} is the host's own")
-    return os.path.realpath(path)
+    return posix.readlink(f"/proc/self/fd/{opened}")
 
 
 def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
@@ -95,7 +153,7 @@ def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
     for each in mounts if isinstance(mounts, list) else []:
         options = each.get("options") if isinstance(each, dict) else None
         if isinstance(options, list) and "ro" in options:
-            place = os.path.normpath("/" + str(each.get("destination")).strip("/"))
+            place = normal(str(each.get("destination")))
             places += [place] if f"{place}/".startswith(library_dir + "/") else []
     return sorted(places)
 
@@ -104,30 +162,41 @@ def open_tool(path: str) -> int:
     """Open the host's ldconfig as a sealed copy in memory, else the file itself."""
     if not path:  # Ubuntu's /sbin/ldconfig is a script that calls ldconfig.real
         real = "/sbin/ldconfig.real"
-        path = real if os.path.exists(real) else "/sbin/ldconfig"
-    program = read(path, 32 << 20)
-    if program[:4] != b"\x7fELF":
+        path = real if kind_of(real) else "/sbin/ldconfig"
+    program = posix.open(path, READ)
+    if kind_of(program) != REGULAR or posix.pread(program, 4, 0) != b"\x7fELF":
         raise Failure(f"{path} is not an ELF program; name the real one with --ldconfig")
-    with contextlib.suppress(OSError):  # EACCES: vm.memfd_noexec is 2, so no program in memory
-        copy = create_memory()
-        if os.write(copy, program) == len(program):
-            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, 0xF)  # no change of size, content or seals
+    with Suppressed(OSError):  # EACCES: vm.memfd_noexec is 2, so no program in memory
+        copy, size = create_memory(), posix.fstat(program).st_size
+        if posix.sendfile(copy, program, 0, size) == size:
+            call("fcntl", copy, ADD_SEALS, ALL_SEALS)
             return copy
-    return os.open(path, READ)
+    return program
 
 
 def create_memory() -> int:
     """Open an empty file in memory that can be executed and sealed. Raises OSError."""
     try:
-        return os.memfd_create("ldconfig", 0x13)  # close on exec, sealable, MFD_EXEC
+        return posix.memfd_create("ldconfig", 0x13)  # close on exec, sealable, MFD_EXEC
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create("ldconfig", 0x3)  # before Linux 6.3, all can be executed
+        return posix.memfd_create("ldconfig", 0x3)  # before Linux 6.3, all can be executed
+
+
+def open_report(path: str) -> int:
+    """Open the socket that takes the report; -1 where nobody listens."""
+    address = UNIX.to_bytes(2, sys.byteorder) + path.encode("utf-8", "surrogateescape") + b"\0"
+    with Suppressed(OSError):
+        channel = call("socket", UNIX, DATAGRAM | NOT_BLOCKING_CLOSE_ON_EXEC, 0)
+        call("connect", channel, address, len(address))
+        return channel
+    return -1
 
 
 def step(name: str, action: Callable[..., object], *arguments: object) -> dict[str, object]:
     """Do one step; give its outcome as the report has it, `message` fit for one line of a log."""
+    message: object = ""
     try:
         message, ok = action(*arguments) or "", True
     except (Failure, OSError) as error:
@@ -145,7 +214,10 @@ def supervise(
     steps: list[dict[str, object]],
 ) -> None:
     """Fill `given`, `state` and `steps` as far as it gets; what stops it raises."""
-    parse(arguments, given)
+    try:
+        parse(arguments, given)
+    finally:
+        given["channel"] = [str(open_report(given["--report"][-1]))]
     if not sys.flags.isolated:
         raise Failure("it is to be started with python3 -I -S, else it could import the image's")
     call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # nobody looks at the host through our /proc entries
@@ -157,20 +229,56 @@ def supervise(
         tool = open_tool(given["--ldconfig"][-1])
     except (Failure, OSError) as error:
         problem = str(error)
-    with contextlib.suppress(OSError):  # then it sees the container's, which is but this process
+    keep_only(2, tool, int(given["channel"][0]))
+    seconds = float(given["--timeout"][-1])
+    _signal.signal(_signal.SIGALRM, out_of_time)
+    _signal.setitimer(_signal.ITIMER_REAL, seconds + GRACE)
+    try:
+        work(given, (path, places), (tool, problem), steps)
+    except OutOfTime:
+        raise Failure(f"not done after {seconds + GRACE:g} s") from None
+    finally:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+
+
+def out_of_time(*_: object) -> None:
+    """Hear that the time is over."""
+    raise OutOfTime
+
+
+def keep_only(*kept: int) -> None:
+    """Close what else is open, also what the runtime may have left open."""
+    null = posix.open("/dev/null", posix.O_RDWR)
+    for fd in (0, 1):
+        posix.dup2(null, fd)
+    for fd in map(int, posix.listdir("/proc/self/fd")):
+        if fd not in (0, 1, *kept):
+            with Suppressed(OSError):  # the one that listed them
+                posix.close(fd)
+
+
+def work(
+    given: dict[str, list[str]],
+    root: tuple[str, list[str]],
+    tool: tuple[int, str],
+    steps: list[dict[str, object]],
+) -> None:
+    """Do the steps in the view of a root, and add the outcome of each."""
+    with Suppressed(OSError):  # then ldconfig sees what this sees
         call("unshare", NEW_PIDS | NEW_IPC)
-    seconds = float(given["--timeout"][-1]) + GRACE
-    output, status = run(lambda fd: work(given, (path, places), (tool, problem), fd), seconds)
-    *outcomes, rest = output.split("\n")
-    steps += [json.loads(outcome) for outcome in outcomes]
-    if status:
-        raise Failure(f"{rest} (status {status})")
+    posix.umask(0o022)
+    library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
+    steps.append(step("view", enter, *root))
+    if steps[0]["ok"] and "links" not in given["--skip"]:
+        steps.append(step("links", link, given["--link"][1:], given["--alias"][1:], library_dir))
+    if steps[0]["ok"] and "ldcache" not in given["--skip"]:
+        steps.append(step("ldcache", list_libraries, library_dir, tool, seconds))
 
 
 def main(arguments: list[str]) -> int:
     """Run as a program; give its exit status."""
     started = time.monotonic()
-    os.chdir("/")
+    posix.chdir("/")
     given = {key: [default] for key, (_, default) in OPTIONS.items()}
     state: dict[str, object] = {}
     steps: list[dict[str, object]] = []
@@ -178,7 +286,7 @@ def main(arguments: list[str]) -> int:
     steps += [] if whole["ok"] else [whole]
     failed = [each for each in steps if not each["ok"]]
     for each in failed:
-        os.write(2, f"nri-nvidia-hook: {each['name']}: {each['message']}\n".encode())
+        posix.write(2, f"nri-nvidia-hook: {each['name']}: {each['message']}\n".encode())
     report = {
         "token": given["--token"][-1],
         "id": str(state.get("id", ""))[:256],
@@ -186,34 +294,11 @@ def main(arguments: list[str]) -> int:
         "duration_ms": round(1000 * (time.monotonic() - started)),
         "steps": steps,
     }
-    with contextlib.suppress(OSError):
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        channel.sendto(json.dumps(report).encode(), given["--report"][-1])
+    with Suppressed(OSError):
+        text = to_json(report).encode()
+        call("send", int(given["channel"][0]), text, len(text), NO_SIGNAL)
     return int(bool(failed) and given["--on-error"][-1] == "fail")
 
 
-def work(
-    given: dict[str, list[str]], root: tuple[str, list[str]], tool: tuple[int, str], output: int
-) -> None:
-    """Do the steps, in a child that keeps no descriptor of the host; write a line of JSON each."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd not in (0, 1, 2, output, tool[0]):
-            with contextlib.suppress(OSError):  # the one that listed them
-                os.close(fd)
-    os.umask(0o022)
-    library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
-    view = step("view", enter, *root)
-    os.write(output, json.dumps(view).encode() + b"\n")
-    if view["ok"] and "links" not in given["--skip"]:
-        links = step("links", link, given["--link"][1:], given["--alias"][1:], library_dir)
-        os.write(output, json.dumps(links).encode() + b"\n")
-    if view["ok"] and "ldcache" not in given["--skip"]:
-        ldcache = step("ldcache", list_libraries, library_dir, tool, seconds)
-        os.write(output, json.dumps(ldcache).encode() + b"\n")
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    posix._exit(main(sys.argv[1:]))  # noqa: SLF001  the interpreter's own end takes a millisecond

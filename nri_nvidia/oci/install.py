@@ -2,8 +2,8 @@
 """Puts the hook where every runtime and every user namespace can start it.
 
 A hook in a user namespace runs with the rights of an ordinary user of the host, and a container
-may outlive the virtual environment that the daemon came from. So the hook is one script, outside
-of both, and an interpreter that anybody can execute runs it.
+may outlive the virtual environment that the daemon came from. So the hook is a script outside of
+both, and an interpreter that anybody can execute runs it; it is compiled ahead for that one.
 """
 
 import ast
@@ -21,18 +21,23 @@ NAME = "nri-nvidia-hook"
 SHEBANG = "#!/usr/bin/python3 -IS\n"  # for a person who tries it; runtimes name the interpreter
 OLDEST = (3, 9)
 USUAL = "/usr/local/lib/nri-nvidia"
-# What the hook imports beyond the interpreter itself; a minimal installation lacks some of it.
-PROBE = (
-    "import ctypes, fcntl, json, re, resource, select, socket, os, sys; "
-    "print(*sys.version_info[:2], os.__file__, sep='\\n')"
-)
+# The hook uses modules that the interpreter has for itself; this shows that it has all of them.
+PROBE = """
+import os, sys
+print(*sys.version_info[:2], os.__file__, sep="\\n")
+hook = {"__name__": "probe"}
+exec(sys.argv[1], hook)
+hook["parse_object"](b"{}", "")
+hook["call"]("getpid")
+"""
+COMPILE = "import py_compile, sys; py_compile.compile(sys.argv[1], doraise=True)"
 
 
-def install(directory: str) -> str:
-    """Write the hook script below an absolute directory, made if missing; give the script's path.
+def install(directory: str, interpreter: str = "") -> str:
+    """Write the hook below an absolute directory, made if missing; give the path to start.
 
-    A script with the same content is left as it is. Raises HostError where others than root could
-    replace the script, or users could not read it.
+    With an interpreter it is compiled for that one too. What has the same content is left as it
+    is. Raises HostError where others than root could replace the hook, or users could not read it.
     """
     folder = Path(directory)
     if not folder.is_absolute():
@@ -42,15 +47,36 @@ def install(directory: str) -> str:
         )
     make(folder)
     check(folder.resolve())
-    path = folder / NAME
-    content = script().encode()
+    path, main = folder / NAME, folder / f"{NAME}.py"
+    put(main, script())
+    if interpreter:
+        compile_for(interpreter, main)
+    put(path, SHEBANG + (Path(__file__).parent / "start.py").read_text(encoding="utf-8"))
+    return str(path)
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file unless it is there as it should be."""
+    content = text.encode()
     with contextlib.suppress(OSError):
         status = path.lstat()
         same = (status.st_mode, status.st_uid) == (stat.S_IFREG | 0o755, 0)
         if same and path.read_bytes() == content:
-            return str(path)
+            return
     replace(path, content)
-    return str(path)
+
+
+def compile_for(interpreter: str, path: Path) -> None:
+    """Have an interpreter compile the hook for itself; where it cannot, that costs time only."""
+    cache = path.parent / "__pycache__"
+    make(cache)
+    check(cache.resolve())
+    command = [interpreter, "-I", "-S", "-c", COMPILE, str(path)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30,
+            env={}, umask=0o022,
+        )  # fmt: skip
 
 
 def script() -> str:
@@ -64,7 +90,7 @@ def script() -> str:
                 last = node.end_lineno or node.lineno
                 lines[node.lineno - 1 : last] = ["\n"] * (last - node.lineno + 1)
         parts.append("".join(lines))
-    return SHEBANG + "\n\n".join(parts)
+    return "\n\n".join(parts)
 
 
 def joins(module: str, *, first: bool) -> bool:
@@ -147,7 +173,7 @@ def unfit(candidate: str) -> str:
     closed = closed_at(candidate)
     if closed:
         return closed
-    command = [candidate, "-I", "-S", "-c", PROBE]
+    command = [candidate, "-I", "-S", "-c", PROBE, script()]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,

@@ -1,45 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH102, PTH104, PTH108, PTH110, PTH112, PTH113, PTH120, PTH123, PTH211
 """What is done in a container's root, once that is all there is.
 
 Paths are the image's, so are the files' contents, and nothing can be imported any more. This is
-the second part of the script that `install` puts together: standard library only, on Python 3.9
-and later.
+the second part of the script that `install` puts together; what `view` says of imports holds here
+too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
+import posix
 import resource
 import select
-import signal
-import stat
 import time
-from collections.abc import Callable
 
-from nri_nvidia.oci.view import SET_DEATH_SIGNAL, Failure, call
+from nri_nvidia.oci.view import SCRATCH, Failure, Suppressed, call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DROP_IN = "/etc/ld.so.conf.d/00-nri-nvidia.conf"  # sorts behind 00-compat and 00-cuda-compat
-INCLUDES_DROP_IN = re.compile(rb"^\s*include\s.*\bld\.so\.conf\.d/\*(\.conf)?\s*$", re.MULTILINE)
+DROP_INS = (b"ld.so.conf.d/*.conf", b"ld.so.conf.d/*")
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2", "/lib/ld-linux-aarch64.so.1")
 LINKER_FILES = (*LOADERS, "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+CACHE_LIMIT = 8 << 20  # some 90 000 libraries
 LDCONFIG_LIMITS = (
     (resource.RLIMIT_CPU, 10),
     (resource.RLIMIT_AS, 2 << 30),
-    (resource.RLIMIT_FSIZE, 8 << 20),  # a cache of some 90 000 libraries
+    (resource.RLIMIT_FSIZE, CACHE_LIMIT),
     (resource.RLIMIT_NOFILE, 64),
     (resource.RLIMIT_CORE, 0),
 )
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SET_DEATH_SIGNAL, SIGKILL = 1, 9
+REGULAR, DIRECTORY = 0o100000, 0o040000
+READ = posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
+CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 def read(path: str, limit: int) -> bytes:
     """Read a regular file; a FIFO, a device or a larger file raises Failure."""
-    with open(os.open(path, READ), "rb") as file:
-        data = file.read(limit + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    with open(posix.open(path, READ), "rb") as file:  # noqa: PTH123
+        data = file.read(limit + 1) if is_file(file.fileno()) else None
     if data is None or len(data) > limit:
         raise Failure(f"{path} is not a regular file of at most {limit} bytes")
     return data
@@ -47,19 +48,43 @@ def read(path: str, limit: int) -> bytes:
 
 def write(path: str, data: bytes) -> None:
     """Put a file in place at once, whatever is there now, a link too."""
-    temporary = f"{os.path.dirname(path)}/.nri-nvidia-{os.urandom(8).hex()}"
+    temporary = f"{path.rpartition('/')[0]}/.nri-nvidia-{posix.urandom(8).hex()}"
     try:
-        with open(os.open(temporary, CREATE, 0o644), "wb") as file:
+        with open(posix.open(temporary, CREATE, 0o644), "wb") as file:  # noqa: PTH123
             file.write(data)
-        os.rename(temporary, path)
+        posix.rename(temporary, path)
     finally:
         remove(temporary)
 
 
+def is_file(place: str | int) -> bool:
+    """Whether a path or an open file is a regular file."""
+    return kind_of(place) == REGULAR
+
+
+def is_directory(path: str) -> bool:
+    """Whether a path leads to a directory."""
+    return kind_of(path) == DIRECTORY
+
+
+def is_there(path: str) -> bool:
+    """Whether there is something, if only a link that leads nowhere."""
+    with Suppressed(OSError):
+        return bool(posix.lstat(path).st_mode)
+    return False
+
+
+def kind_of(place: str | int) -> int:
+    """Give the kind of file that a path leads to, as stat(2) has it; 0 where there is none."""
+    with Suppressed(OSError):
+        return posix.stat(place).st_mode & 0o170000
+    return 0
+
+
 def remove(path: str) -> None:
     """Remove a file if it is there and can be."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+    with Suppressed(OSError):
+        posix.unlink(path)
 
 
 def link(names: list[str], aliases: list[str], library_dir: str) -> None:
@@ -75,34 +100,34 @@ def link_libraries(aliases: list[str], library_dir: str) -> None:
     for alias in aliases:
         name, _, target = alias.partition("=")
         for folder in (f"{library_dir}/lib64", f"{library_dir}/lib32"):
-            if os.path.exists(f"{folder}/{target}") and not os.path.lexists(f"{folder}/{name}"):
-                os.symlink(target, f"{folder}/{name}")
+            if kind_of(f"{folder}/{target}") and not is_there(f"{folder}/{name}"):
+                posix.symlink(target, f"{folder}/{name}")
 
 
 def link_programs(names: list[str], library_dir: str) -> None:
     """Make /usr/bin/NAME -> LIBRARY_DIR/bin/NAME; an image without /usr/bin needs none."""
     try:
-        folder = os.open("/usr/bin", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = posix.open("/usr/bin", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     except FileNotFoundError:
         return
-    absent = [name for name in names if not os.path.exists(f"{library_dir}/bin/{name}")]
+    absent = [name for name in names if not kind_of(f"{library_dir}/bin/{name}")]
     for name in names:
         if name not in absent:
-            with contextlib.suppress(FileExistsError):
-                os.symlink(f"{library_dir}/bin/{name}", name, dir_fd=folder)
+            with Suppressed(FileExistsError):
+                posix.symlink(f"{library_dir}/bin/{name}", name, dir_fd=folder)
     if absent:
         raise Failure(f"not linked, since {library_dir}/bin has no {', '.join(absent)}")
 
 
 def list_libraries(library_dir: str, tool: tuple[int, str], seconds: float) -> str:
     """Make the image's loader find LIBRARY_DIR/lib64 and lib32; give why it needs nothing."""
-    machine, glibc = os.uname().machine, any(map(os.path.lexists, LINKER_FILES))
-    musl = os.path.lexists(f"/lib/ld-musl-{machine}.so.1") and not glibc
-    musl = musl or os.path.isfile("/etc/alpine-release")  # may have a stand-in for glibc's loader
+    machine, glibc = posix.uname().machine, any(map(is_there, LINKER_FILES))
+    musl = is_there(f"/lib/ld-musl-{machine}.so.1") and not glibc
+    musl = musl or is_file("/etc/alpine-release")  # may have a stand-in for glibc's loader
     if not musl and not glibc:
         return "this image has no loader of shared libraries"
     folders = [f"{library_dir}/lib64", f"{library_dir}/lib32"]
-    folders = [folder for folder in folders if os.path.isdir(folder)]
+    folders = [folder for folder in folders if is_directory(folder)]
     if not folders:
         raise Failure(f"{library_dir}/lib64 is not there, or on a mount of the container's own")
     if musl:
@@ -118,7 +143,7 @@ def list_for_musl(path: str, folder: bytes) -> None:
         old = read(path, 1 << 16)
     except FileNotFoundError:
         old = b"/lib\n/usr/local/lib\n/usr/lib"
-    if folder not in re.split(b"[:\n]", old):
+    if folder not in old.replace(b":", b"\n").split(b"\n"):
         write(path, old.rstrip(b"\n") + b"\n" + folder + b"\n")
 
 
@@ -131,73 +156,89 @@ def list_for_glibc(
     last, where it would search them too.
     """
     for folder in ("/etc", "/etc/ld.so.conf.d"):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o755)
+        with Suppressed(FileExistsError):
+            posix.mkdir(folder, 0o755)
     lines, conf = "".join(f"{folder}\n" for folder in folders), b""
     write(DROP_IN, lines.encode())
-    if not os.path.lexists("/etc/ld.so.conf"):
+    if not is_there("/etc/ld.so.conf"):
         write("/etc/ld.so.conf", b"include /etc/ld.so.conf.d/*.conf\n")
-    with contextlib.suppress(OSError, Failure):  # a FIFO there would hang ldconfig
+    with Suppressed(OSError, Failure):  # a FIFO there would hang ldconfig
         conf = read("/etc/ld.so.conf", 1 << 20)
-    lines = "" if INCLUDES_DROP_IN.search(conf) else lines
+    lines = "" if any(map(includes_drop_in, conf.split(b"\n"))) else lines
     lines += "include /etc/ld.so.conf\n" if conf else ""
     own = ["lib", "usr/lib", "lib64", "usr/lib64", "libx32", "usr/libx32"]
-    if os.path.isfile("/etc/debian_version"):
+    if is_file("/etc/debian_version"):
         own = [f"lib/{machine}-linux-gnu", f"usr/lib/{machine}-linux-gnu", *own[:2]]
-    lines += "".join(f"/{name}\n" for name in own if os.path.isdir(f"/{name}"))
+    lines += "".join(f"/{name}\n" for name in own if is_directory(f"/{name}"))
     if tool[1]:
         raise Failure(tool[1])
     make_cache(tool[0], lines.encode(), seconds)
 
 
+def includes_drop_in(line: bytes) -> bool:
+    """Whether a line of ld.so.conf brings in what lies in /etc/ld.so.conf.d."""
+    words = line.partition(b"#")[0].split()
+    names = [word.removeprefix(b"/etc/") for word in words[1:]]
+    return words[:1] == [b"include"] and any(name in DROP_INS for name in names)
+
+
 def make_cache(tool: int, conf: bytes, seconds: float) -> None:
     """Run ldconfig on names of our own, so that the old cache is there or a whole new one."""
-    trunk = f"/etc/.nri-nvidia-{os.urandom(8).hex()}"
-    arguments = ["ldconfig", "-X", "-f", f"{trunk}.conf", "-C", f"{trunk}.cache"]
+    trunk = f"{scratch()}/.nri-nvidia-{posix.urandom(8).hex()}"
+    arguments = ["ldconfig", "-X", "-i", "-f", f"{trunk}.conf", "-C", f"{trunk}.cache"]
     try:
         write(f"{trunk}.conf", conf)
         output, status = run(lambda fd: execute(tool, arguments, fd), seconds)
         if status:
             why = f"exit status {status}" if status > 0 else f"signal {-status}"
             raise Failure(f"ldconfig: {why}: {output.strip()[-200:]}")
-        os.rename(f"{trunk}.cache", "/etc/ld.so.cache")
+        write("/etc/ld.so.cache", read(f"{trunk}.cache", CACHE_LIMIT))
     finally:
         for end in (".conf", ".cache", ".cache~"):
             remove(trunk + end)
 
 
+def scratch() -> str:
+    """Give the place in memory that the view may have, else the image's own directory."""
+    with Suppressed(OSError):
+        if posix.stat(f"/{SCRATCH}").st_dev != posix.stat("/").st_dev:
+            return f"/{SCRATCH}"
+    return "/etc"
+
+
 def execute(tool: int, arguments: list[str], output: int) -> None:
     """Become the host's ldconfig, with no environment and bounded means."""
     for fd in (1, 2):
-        os.dup2(output, fd)
+        posix.dup2(output, fd)
     for limit, value in LDCONFIG_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # it is lower already
+        with Suppressed(OSError, ValueError):  # it is lower already
             resource.setrlimit(limit, (value, value))
-    os.execve(tool, arguments, {})  # noqa: S606  no shell is wanted
+    posix.execve(tool, arguments, {})
 
 
 def run(action: Callable[[int], object], seconds: float) -> tuple[str, int]:
     """Act in a child, with a time limit; give what it wrote, and its exit status or -signal."""
-    ours, theirs = os.pipe()
-    child = os.fork()
+    ours, theirs = posix.pipe()
+    child = posix.fork()
     if child == 0:
         try:
-            call("prctl", SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
             action(theirs)
-            os._exit(0)
+            posix._exit(0)  # noqa: SLF001
         except BaseException as error:  # noqa: BLE001  nothing may return from here
-            os.write(theirs, str(error).encode("ascii", "replace"))
+            posix.write(theirs, str(error).encode("ascii", "replace"))
         finally:
-            os._exit(127)
-    os.close(theirs)
+            posix._exit(127)  # noqa: SLF001
+    posix.close(theirs)
     output, end = b"", time.monotonic() + seconds
     while select.select([ours], [], [], max(0, end - time.monotonic()))[0]:
-        chunk = os.read(ours, 65536)
+        chunk = posix.read(ours, 65536)
         if not chunk:
             break
         output = (output + chunk)[-65536:]
     else:
-        os.kill(child, signal.SIGKILL)
+        posix.kill(child, SIGKILL)
         output += f"not done after {seconds:g} s".encode()
-    os.close(ours)
-    return output.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    posix.close(ours)
+    status = posix.waitstatus_to_exitcode(posix.waitpid(child, 0)[1])
+    return output.decode(errors="replace"), status

@@ -31,7 +31,8 @@ def toolbox(shared):
 @pytest.fixture(scope="session")
 def hook(shared):
     """The command line that starts the installed hook."""
-    return [install.interpreter(), "-I", "-S", install.install(str(shared / "hook"))]
+    interpreter = install.interpreter()
+    return [interpreter, "-I", "-S", install.install(str(shared / "hook"), interpreter)]
 
 
 @pytest.fixture

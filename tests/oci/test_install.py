@@ -19,15 +19,15 @@ def test_the_script_is_in_place(place):
     finally:
         os.umask(previous)
     assert path == str(place / "a" / "b" / "nri-nvidia-hook")
-    for each in (Path(path), *list(Path(path).parents)[:2]):
+    for each in (Path(path), Path(f"{path}.py"), *list(Path(path).parents)[:2]):
         status = each.stat()
         assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o755, 0, 0)
-    assert Path(path).read_text() == install.script()
+    assert Path(f"{path}.py").read_text() == install.script()
 
 
 def test_the_same_script_is_not_written_again(place):
     """A second installation changes nothing; one of another content replaces it at once."""
-    path = Path(install.install(str(place)))
+    path = Path(f"{install.install(str(place))}.py")
     before = path.stat()
     install.install(str(place))
     assert path.stat() == before
@@ -37,13 +37,15 @@ def test_the_same_script_is_not_written_again(place):
     assert path.read_text() == install.script()
     assert old.read() == "old"
     old.close()
-    assert os.listdir(place) == ["nri-nvidia-hook"]
+    assert sorted(os.listdir(place)) == ["nri-nvidia-hook", "nri-nvidia-hook.py"]
 
 
+@pytest.mark.parametrize("name", ["nri-nvidia-hook", "nri-nvidia-hook.py"])
 @pytest.mark.parametrize("spoil", ["mode", "owner", "link"])
-def test_a_script_that_others_could_change_is_replaced(place, spoil):
+def test_a_script_that_others_could_change_is_replaced(place, spoil, name):
     """The right content is not enough: mode, owner and kind have to be right too."""
-    path = Path(install.install(str(place)))
+    install.install(str(place))
+    path = place / name
     if spoil == "mode":
         path.chmod(0o777)
     elif spoil == "owner":
