@@ -232,6 +232,7 @@ def supervise(
     keep_only(2, tool, int(given["channel"][0]))
     seconds = float(given["--timeout"][-1])
     _signal.signal(_signal.SIGALRM, out_of_time)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # crun's hooks have all signals blocked
     _signal.setitimer(_signal.ITIMER_REAL, seconds + GRACE)
     try:
         work(given, (path, places), (tool, problem), steps)

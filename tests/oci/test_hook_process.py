@@ -270,6 +270,66 @@ def test_a_container_with_a_user_namespace(case, runtime):
         assert (case.root / name).lstat().st_uid == first
 
 
+def test_a_step_that_hangs(ready, place):
+    """The hook's own work has a limit too: what was done so far is reported, and the container starts."""
+    main = Path(f"{ready.hook[-1]}.py").read_text()
+    hanging = main.replace(
+        'steps.append(step("links"', 'time.sleep(60); steps.append(step("links"'
+    )
+    shutil.copy(ready.hook[-1], place / "slow")
+    (place / "slow.py").write_text(hanging)
+    ready.hook = [*ready.hook[:-1], str(place / "slow")]
+    result = ready.direct("--timeout", "0.1")
+    assert (result.status, failing(result)) == (0, {"hook": "not done after 2.1 s"})
+    assert result.step("view")["ok"]
+
+
+def test_two_processes(ready):
+    """The hook and ldconfig are all that is started."""
+    last = "/proc/sys/kernel/ns_last_pid"
+    script = f'read -r a <{last}; "$@"; read -r b <{last}; echo $((b - a))'
+    prefix = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "-"]
+    result = ready.direct(prefix=prefix)
+    assert result.report["ok"]
+    assert result.output == "2\n"
+
+
+def test_what_it_imports(hook):
+    """Only modules in C: each of the others takes longer than a mount."""
+    code = (
+        "import sys; first = set(sys.modules); exec(sys.argv[1], {'__name__': 'probe'})\n"
+        "print(*sorted(set(sys.modules) - first))"
+    )
+    done = subprocess.run(
+        [*hook[:-1], "-c", code, install.script()], check=True, capture_output=True, text=True
+    )
+    loaded = set(done.stdout.split())
+    assert loaded <= {"__future__", "_ctypes", "_json", "errno", "resource", "select"}
+
+
+def test_notes_of_ldconfig_stay_out_of_the_image(ready):
+    """What ldconfig stores beside the cache is neither read nor written in the image."""
+    notes = ready.root / "var/cache/ldconfig"
+    notes.mkdir(parents=True)
+    (notes / "aux-cache").write_text("image")
+    before = bundles.snapshot(notes)
+    assert ready.direct().report["ok"]
+    assert bundles.snapshot(notes) == before
+
+
+@pytest.mark.parametrize("kind", ["missing", "link", "file"])
+def test_an_image_without_a_proc(ready, kind):
+    """Where ldconfig's place in memory cannot be the image's /etc serves, and nothing is left there."""
+    (ready.root / "proc").rmdir()
+    if kind == "link":
+        (ready.root / "proc").symlink_to("/etc")
+    elif kind == "file":
+        (ready.root / "proc").write_text("")
+    assert ready.direct().report["ok"]
+    assert set(bundles.LIBRARIES) < set(bundles.cached(ready.root))
+    assert list(ready.root.rglob(".nri-nvidia*")) == []
+
+
 def test_the_script_is_python_3_9():
     """The installed script parses as Python 3.9 and imports nothing of the package."""
     tree = ast.parse(install.script(), feature_version=(3, 9))

@@ -128,6 +128,55 @@ def test_the_interpreter_runs_the_script(place):
     assert (done.returncode, done.stderr) == (0, f"nri-nvidia-hook: hook: {message}\n")
 
 
+def run(path):
+    """Start an installed hook on nothing; give its errors."""
+    done = subprocess.run(
+        [install.interpreter(), "-I", "-S", path],
+        input="{}", capture_output=True, text=True, check=False, env={"LC_ALL": "C"}, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_hook_is_compiled_ahead(place):
+    """The compiled form that the interpreter takes is there, root's own, and open to all."""
+    path = install.install(str(place), install.interpreter())
+    (compiled,) = (place / "__pycache__").iterdir()
+    assert compiled.name.startswith("nri-nvidia-hook.cpython-")
+    for each, mode in ((compiled, 0o644), (compiled.parent, 0o755)):
+        status = each.stat()
+        assert (status.st_mode & mode, status.st_mode & 0o022, status.st_uid) == (mode, 0, 0)
+    marked = compiled.read_bytes().replace(b"names the root", b"names the toor")
+    compiled.write_bytes(marked)
+    assert "names the toor" in run(path)
+
+
+@pytest.mark.parametrize("stale", ["source", "interpreter", "damage", "absence"])
+def test_a_compiled_form_that_does_not_fit_is_not_used(place, stale):
+    """Of another source, for another interpreter, cut short, or gone: then the source is taken."""
+    path = install.install(str(place), install.interpreter())
+    (compiled,) = (place / "__pycache__").iterdir()
+    code = compiled.read_bytes().replace(b"names the root", b"names the toor")
+    if stale == "source":
+        compiled.write_bytes(code[:8] + b"\0" * 8 + code[16:])
+    elif stale == "interpreter":
+        compiled.write_bytes(b"\1\2\r\n" + code[4:])
+    elif stale == "damage":
+        compiled.write_bytes(code[:12])
+    else:
+        compiled.unlink()
+    before = sorted(compiled.parent.iterdir()), [p.read_bytes() for p in compiled.parent.iterdir()]
+    assert "names the root" in run(path)
+    after = sorted(compiled.parent.iterdir()), [p.read_bytes() for p in compiled.parent.iterdir()]
+    assert after == before
+
+
+def test_an_interpreter_that_cannot_compile(place):
+    """The hook is installed all the same; it compiles itself each time."""
+    path = install.install(str(place), fake(place, "exit 1"))
+    assert "names the root" in run(path)
+
+
 def fake(place, text):
     path = place / "python3"
     path.write_text(f"#!/bin/sh\n{text}\n")
