@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NEW_IPC, NEW_PIDS = 0x8000000, 0x20000000
+NEW_IPC, NEW_PIDS, NEW_NETWORK = 0x8000000, 0x20000000, 0x40000000
 SET_DUMPABLE = 4
 ADD_SEALS, ALL_SEALS = 1033, 0xF  # no change of size, content or seals
 UNIX, DATAGRAM, NOT_BLOCKING_CLOSE_ON_EXEC, NO_SIGNAL = 1, 2, 0o2004000, 0x4000
@@ -265,8 +265,9 @@ def work(
     steps: list[dict[str, object]],
 ) -> None:
     """Do the steps in the view of a root, and add the outcome of each."""
-    with Suppressed(OSError):  # then ldconfig sees what this sees
-        call("unshare", NEW_PIDS | NEW_IPC)
+    for kind in (NEW_PIDS, NEW_IPC, NEW_NETWORK):
+        with Suppressed(OSError):  # then ldconfig sees what this sees
+            call("unshare", kind)
     posix.umask(0o022)
     library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
     steps.append(step("view", enter, *root))

@@ -273,26 +273,40 @@ def test_the_environment_is_the_hooks_own(case, runtime, place):
     assert outcome["without"] == ("runc-1.1.5" in runtime)  # the others see to it by themselves
 
 
-def test_ldconfig_is_a_copy_that_nobody_can_change(case, runtime):
-    """What runs is sealed memory, so an image's program cannot write to the host's ldconfig.
-
-    This is CVE-2024-0136's way out: /proc/PID/exe of a program that the host runs in a container.
-    """
+def watched(case, runtime):
+    """Run a container while whose ldconfig hangs it is looked at; give what each process shows."""
     fifo = case.make("debian").root / "etc/ld.so.conf.d/hang.conf"
     os.mkfifo(fifo)
     found = []
 
     def look():
         with fifo.open("wb"):  # opens as soon as ldconfig reads
-            running = [Path(path).with_name("exe") for path in bundles.running_in(case.root)]
-            found.extend(map(os.readlink, running))
+            for path in map(Path, bundles.running_in(case.root)):
+                spaces = {each.name: each.readlink() for each in path.with_name("ns").iterdir()}
+                words = path.with_name("status").read_text().split("\n")
+                status = dict(word.split(":\t", 1) for word in words if ":\t" in word)
+                found.append((str(path.with_name("exe").readlink()), spaces, status))
 
     thread = threading.Thread(target=look)
     thread.start()
     result = case.run(runtime, ["/bin/quiet"])
     thread.join()
     assert result.report["ok"]
-    assert {name for name in found if "ldconfig" in name} <= {"/memfd:ldconfig (deleted)"}
+    return found
+
+
+def test_how_ldconfig_runs(case, runtime):
+    """It is sealed memory, in namespaces of its own, with two capabilities and no new ones.
+
+    CVE-2024-0136's way is /proc/PID/exe: a program of the host's that an image could write to.
+    """
+    found = [each for each in watched(case, runtime) if "ldconfig" in each[0]]
+    ((program, spaces, status),) = found
+    assert program == "/memfd:ldconfig (deleted)"
+    own = {name: Path(f"/proc/self/ns/{name}").readlink() for name in spaces}
+    assert {name for name in ("mnt", "pid", "ipc", "net") if spaces[name] == own[name]} == set()
+    assert (status["CapEff"], status["CapBnd"]) == ("000000000000000a", "000000000000000a")
+    assert status["NoNewPrivs"] == "1"
 
 
 @pytest.mark.parametrize(
