@@ -49,9 +49,9 @@ def is_library_dir(text: str) -> bool:
 
 
 def is_alias(text: str) -> bool:
-    """Whether it is like libcuda.so=libcuda.so.1."""
+    """Whether it is like libcuda.so=libcuda.so.1 or libGLX_indirect.so.0=libGLX_nvidia.so.0."""
     names = text.split("=")
-    return len(names) == 2 and all(map(is_name, names)) and names[0][1:].endswith(".so")
+    return len(names) == 2 and all(map(is_name, names)) and ".so" in names[0][1:]
 
 
 def is_seconds(text: str) -> bool:
