@@ -5,11 +5,12 @@ Pure: no clock, no file, no socket. What only some doors know comes in as `Conte
 """
 
 import enum
+from collections.abc import Mapping
 
 import attrs
 
 from nri_nvidia import errors, resolve
-from nri_nvidia.edits import build, model, options, present
+from nri_nvidia.edits import build, model, options, present, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -46,16 +47,22 @@ class Context:
     """What only some doors know.
 
     `allocated` are the UUIDs that the kubelet gave this container (None: not known).
-    `hook_token` goes into the hook's report of its result.
+    `hook_token` goes into the hook's report of its result. `volumes` are the prepared directories
+    of driver files, by name.
     """
 
     allocated: frozenset[str] | None = None
     hook_token: str = ""
+    volumes: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """A decision with its reasons and all that follows from it."""
+    """A decision with its reasons and all that follows from it.
+
+    `unprepared` is the directory that would serve the next such container with one mount, if it were
+    prepared.
+    """
 
     decision: Decision
     reasons: tuple[Reason, ...] = ()
@@ -63,6 +70,7 @@ class Plan:
     assigned: tuple[resolve.Assigned, ...] = ()
     driver_version: str = ""
     edits: model.ContainerEdits = attrs.field(factory=model.ContainerEdits)
+    unprepared: volume.Volume | None = None
 
     @property
     def created(self) -> bool:
@@ -139,16 +147,23 @@ def _decide(
     noted = (*parsed.reasons, *allocation.reasons, *_not_given(container, request))
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
-    edits, kept = build.build(
-        request, allocation, inventory, container, rules.inject, token=context.hook_token
+    built = build.build(
+        request,
+        allocation,
+        inventory,
+        container,
+        rules.inject,
+        ready=context.volumes,
+        token=context.hook_token,
     )
     return Plan(
         decision=Decision.INJECT,
-        reasons=(*noted, *kept),
+        reasons=(*noted, *built.reasons),
         request=request,
         assigned=allocation.assigned,
         driver_version=inventory.driver_version or inventory.libraries_version,
-        edits=edits,
+        edits=built.edits,
+        unprepared=built.unprepared,
     )
 
 

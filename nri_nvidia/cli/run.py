@@ -20,6 +20,8 @@ _OPTIONS = (
     ("--dev-root", "host.dev_root", "where dev is, if not in /"),
     ("--host-root", "host.root", "where proc and sys are read, if not in /"),
     ("--control-socket", "control.socket", "the socket that `status` asks"),
+    ("--layout", "inject.layout", "files or volume"),
+    ("--volume-directory", "inject.volume_dir", "where directories of driver files are prepared"),
     ("--hook-directory", "hook.directory", "where the hook is installed"),
     ("--log-level", "log.level", "debug, info, warning or error"),
     ("--log-format", "log.format", "text or json"),

@@ -96,6 +96,8 @@ class Inject:
     """`[inject]`: where driver files go in a container."""
 
     library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_absolute)
+    layout: str = attrs.field(default="volume", validator=_one_of("files", "volume"))
+    volume_dir: str = attrs.field(default="/var/lib/nri-nvidia/driver", validator=_absolute)
 
     @library_dir.validator
     def _not_root(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -192,6 +194,7 @@ class Config:
             ),
             inject=edit_options.InjectOptions(
                 library_dir=self.inject.library_dir.rstrip("/"),
+                layout=self.inject.layout,
                 hook=hook if self.hook.enabled else None,
             ),
         )

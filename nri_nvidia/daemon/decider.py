@@ -12,8 +12,8 @@ import attrs
 
 from nri_nvidia import errors, pipeline
 from nri_nvidia.config import model as config_model
-from nri_nvidia.daemon import hookplace, hookreports, hostwatch, ledger, upgrades
-from nri_nvidia.edits import hooks
+from nri_nvidia.daemon import hookplace, hookreports, hostwatch, ledger, upgrades, volumekeeper
+from nri_nvidia.edits import hooks, volume
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import model as host
 from nri_nvidia.nri import plugin
@@ -50,6 +50,7 @@ class Decider:
         config: config_model.Config,
         *,
         place: hookplace.HookPlace,
+        keeper: volumekeeper.VolumeKeeper,
         reports: hookreports.Receiver,
         on_config: Callable[[str], Awaitable[None]],
         on_registered: Callable[[], None],
@@ -58,6 +59,7 @@ class Decider:
         self.connection = Connection()
         self.fault: errors.Error | None = None
         self.place = place
+        self._volumes = keeper
         self._watch = watch
         self._reports = reports
         self._noting = False
@@ -70,6 +72,7 @@ class Decider:
     def use(self, config: config_model.Config) -> None:
         """Decide by these settings from now on."""
         self._hook = config.hook
+        self._volumes.use(config.inject.volume_dir if config.inject.layout == "volume" else "")
         self.rules = config.policy(
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
@@ -140,8 +143,15 @@ class Decider:
         by = deadline - _SHARE_FOR_THE_ANSWER
         rules = await self._complete_rules(by - now())
         inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT))
-        context = pipeline.Context(hook_token=self._reports.token(container.id))
-        return pipeline.plan(container, inventory, rules, context)
+        context = pipeline.Context(
+            hook_token=self._reports.token(container.id), volumes=await self._volumes.ready()
+        )
+        plan = pipeline.plan(container, inventory, rules, context)
+        self._volumes.want(plan.unprepared)
+        for mount in plan.edits.mounts:
+            if mount.destination == rules.inject.library_dir:
+                self._volumes.note_use(mount.source)
+        return plan
 
     async def _complete_rules(self, left: float) -> pipeline.Policy:
         """Give the rules with the interpreter of a hook that is in place now."""
@@ -154,6 +164,16 @@ class Decider:
             hook = attrs.evolve(hook, interpreter=interpreter)
             rules = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
         return rules
+
+    @property
+    def volume_problem(self) -> host.Problem | None:
+        """Why containers get the driver's files one by one, if that is not meant."""
+        return self._volumes.problem
+
+    def prepare(self, inventory: host.Inventory) -> None:
+        """Have ready what most containers of this host will ask for."""
+        usual = self.rules.request.default_capabilities & self.rules.request.supported_capabilities
+        self._volumes.want(volume.wanted(usual, inventory))
 
     async def stop_container(self, container_id: str) -> None:
         """Note that a container's GPUs are free again."""
@@ -207,11 +227,11 @@ class Decider:
 
     def _served(self, container: containers.Container) -> bool:
         """Tell whether a container got something: our hook, a GPU's node, our files."""
-        files = f"{self.rules.inject.library_dir}/"
+        inside = f"{self.rules.inject.library_dir}/"
         return (
             any(map(hooks.is_ours, container.hooks))
             or any(_GPU_NODE.fullmatch(device.path) for device in container.devices)
-            or any(mount.destination.startswith(files) for mount in container.mounts)
+            or any(f"{mount.destination}/".startswith(inside) for mount in container.mounts)
         )
 
     async def _gpus(self) -> tuple[host.Gpu, ...]:

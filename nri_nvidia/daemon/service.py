@@ -33,6 +33,7 @@ from nri_nvidia.daemon import (
     notify,
     statedir,
     statusview,
+    volumekeeper,
     worker,
 )
 from nri_nvidia.nri import session
@@ -85,6 +86,7 @@ class Service:
         self._started = time.time()
         self._watch = hostwatch.HostWatch(self._config.host_options())
         self._place = hookplace.HookPlace()
+        self._keeper = volumekeeper.VolumeKeeper()
         self._reader = worker.Worker("settings")
         self._reports = hookreports.Receiver()
         self._opened = False
@@ -94,6 +96,7 @@ class Service:
             self._watch,
             self._config,
             place=self._place,
+            keeper=self._keeper,
             reports=self._reports,
             on_config=self._from_runtime,
             on_registered=self._registered,
@@ -174,7 +177,7 @@ class Service:
         if self._control is not None:
             await control.end(self._config.control.socket, self._control)
         self._reports.close()
-        for part in (self._watch, self._place, self._reader):
+        for part in (self._watch, self._place, self._keeper, self._reader):
             part.close()
         if self._held is not None:
             os.close(self._held)
@@ -246,6 +249,7 @@ class Service:
                 await self._place.ready(hook, _FIRST_LOOK)
         with contextlib.suppress(errors.Error):
             found = await self._watch.inventory(_FIRST_LOOK)
+            self._decider.prepare(found)
             logger.info(
                 "this node: driver %s, %d GPUs, %d driver files",
                 found.driver_version or "not loaded",

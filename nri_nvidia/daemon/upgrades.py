@@ -9,13 +9,20 @@ from nri_nvidia.daemon import ledger
 from nri_nvidia.host import model as host
 from nri_nvidia.request import container as containers
 
-_VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})", re.ASCII)
+# The name of a library of the driver's version, or of a prepared directory.
+_VERSIONED = re.compile(
+    r"lib(?:cuda|nvidia-ml)\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})"
+    r"|(\d{1,6}(?:\.\d{1,6}){1,3})-[0-9a-f]{16}",
+    re.ASCII,
+)
 
 
 def version_in(container: containers.Container) -> str:
     """Give the driver whose files a container's mounts are, empty if none are there."""
     names = (posixpath.basename(mount.source) for mount in container.mounts)
-    return next((match[1] for name in names if (match := _VERSIONED.fullmatch(name))), "")
+    return next(
+        (match[1] or match[2] for name in names if (match := _VERSIONED.fullmatch(name))), ""
+    )
 
 
 def is_stale(entry: ledger.Entry, inventory: host.Inventory | None) -> bool:

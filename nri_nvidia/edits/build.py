@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """All contributions to one container, merged in a fixed order."""
 
+import posixpath
+from collections.abc import Iterable, Mapping
+
+import attrs
+
 from nri_nvidia import resolve
-from nri_nvidia.edits import devices, driver, hooks, model, options
+from nri_nvidia.edits import devices, driver, hooks, model, options, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
+
+
+@attrs.frozen(kw_only=True)
+class Built:
+    """The edits, what should be said of them, and the directory that would have served better."""
+
+    edits: model.ContainerEdits
+    reasons: tuple[Reason, ...] = ()
+    unprepared: volume.Volume | None = None
 
 
 def build(
@@ -16,16 +30,41 @@ def build(
     container: containers.Container,
     inject: options.InjectOptions,
     *,
+    ready: Mapping[str, str],
     token: str = "",
-) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
-    """Give the edits and what should be said of them; raises HostError or RequestError."""
+) -> Built:
+    """Give the edits and what should be said of them; raises HostError or RequestError.
+
+    `ready` are the prepared directories by name, for the layout `volume`.
+    """
     possible, left_out = devices.possible(request, inventory)
     nodes = devices.build(possible, allocation, inventory, container.devices)
     if container.user_namespace:
         devices.require_own_paths(nodes.devices)
+    wanted: volume.Volume | None = None
+    whole: model.MountEdit | None = None
+    if inject.layout == "volume":
+        wanted = volume.wanted(request.capabilities, inventory)
+    if wanted:
+        whole = volume.mount(wanted, ready, container.mounts, inject.library_dir)
     files, noted = driver.build(
-        request.capabilities, inventory, container.mounts, inject.library_dir
+        request.capabilities, inventory, container.mounts, inject.library_dir, whole
     )
-    names = driver.aliases(request.capabilities, inventory)
-    hook = hooks.build(files.mounts, names, inject, token=token)
-    return nodes.merged(files).merged(hook), (*left_out, *noted)
+    if wanted and whole:
+        programs = wanted.programs
+        names: tuple[tuple[str, str], ...] = ()
+    else:
+        programs = _programs(files.mounts, inject.library_dir)
+        names = driver.aliases(request.capabilities, inventory)
+    hook = hooks.build(files.mounts, programs, names, inject, token=token)
+    return Built(
+        edits=nodes.merged(files).merged(hook),
+        reasons=(*left_out, *noted),
+        unprepared=None if whole else wanted,
+    )
+
+
+def _programs(mounts: Iterable[model.MountEdit], library_dir: str) -> tuple[str, ...]:
+    folder = posixpath.join(library_dir, "bin")
+    split = (posixpath.split(mount.destination) for mount in mounts)
+    return tuple(name for place, name in split if place == folder)

@@ -12,7 +12,7 @@ from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
-_DIRECTORIES = {
+DIRECTORIES = {
     host.FileKind.LIBRARY: "lib64",
     host.FileKind.LIBRARY32: "lib32",
     host.FileKind.BINARY: "bin",
@@ -29,9 +29,11 @@ def build(
     inventory: host.Inventory,
     mounts: tuple[containers.Mount, ...],
     library_dir: str,
+    whole: model.MountEdit | None = None,
 ) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
     """Give the mounts, and what was left to the container's own mounts.
 
+    `whole` is the one mount at `library_dir` that holds all that belongs below it, if there is.
     A mount of the user's at or above a place of ours below `library_dir` wins there, and one that
     holds a file's own fixed place may keep it out. Raises HostError where the driver is loaded and
     its libraries are not to be found, RequestError where there is no place for them.
@@ -42,7 +44,12 @@ def build(
     edits: dict[str, model.MountEdit] = {}
     # Of two mounts that turn out to be at one place the stricter counts.
     own = {_place(m.destination): m for m in sorted(mounts, key=lambda m: "ro" in m.options)}
+    if whole:
+        edits[library_dir] = whole
+        require_place(library_dir, own)
     for file in wanted:
+        if whole and not file.destination:
+            continue
         for destination in _destinations(file, library_dir):
             winner = _users_mount(file, destination, own, library_dir)
             if winner:
@@ -110,7 +117,7 @@ def _destinations(file: host.DriverFile, library_dir: str) -> Iterator[str]:
     if file.destination:
         yield posixpath.normpath(file.destination)
         return
-    directory = _DIRECTORIES[file.kind]
+    directory = DIRECTORIES[file.kind]
     # A library's further names are links that the hook makes: ld.so.cache knows a file by its
     # SONAME alone, and lists another name of it only for a link.
     for name in file.names[:1]:
@@ -146,6 +153,16 @@ def _users_mount(
             return place
         if mount and file.destination and not _can_hold(mount, file):
             return place
+        place = posixpath.dirname(place)
+    require_place(destination, own)
+    return None
+
+
+def require_place(destination: str, own: dict[str, containers.Mount]) -> None:
+    """Raise RequestError where a read-only mount of the container's leaves no place for ours."""
+    place = destination
+    while place not in {"/", ""}:
+        mount = own.get(place)
         if mount and "ro" in mount.options:
             raise errors.RequestError(
                 f"{destination}: the container's read-only mount {place} leaves no place for the "
@@ -154,7 +171,6 @@ def _users_mount(
                 code="no-place-for-driver-files",
             )
         place = posixpath.dirname(place)
-    return None
 
 
 def _can_hold(mount: containers.Mount, file: host.DriverFile) -> bool:

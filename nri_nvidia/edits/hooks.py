@@ -14,25 +14,25 @@ _ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 
 def build(
     mounts: Iterable[model.MountEdit],
+    programs: Iterable[str],
     aliases: Iterable[tuple[str, str]],
     inject: options.InjectOptions,
     *,
     token: str = "",
 ) -> model.ContainerEdits:
-    """Give the hook for these mounts, or nothing where it would have nothing to do."""
+    """Give the hook for these mounts, or nothing where it would have nothing to do.
+
+    `programs` are names below `bin` to link into /usr/bin, `aliases` names of libraries to make
+    beside them, each with the SONAME that it stands for.
+    """
     hook = inject.hook
-    below = [m for m in mounts if m.destination.startswith(inject.library_dir + "/")]
+    inside = inject.library_dir + "/"
+    below = [m for m in mounts if (m.destination + "/").startswith(inside)]
     if hook is None or not below:
         return model.ContainerEdits()
-    binaries = posixpath.join(inject.library_dir, "bin")
-    names = [
-        posixpath.basename(m.destination)
-        for m in below
-        if posixpath.dirname(m.destination) == binaries
-    ]
     # -I and -S: nothing of the container or of a site directory is imported.
     args = [hook.interpreter, "-I", "-S", hook.script, "--library-dir", inject.library_dir]
-    args += [part for name in sorted(names) for part in ("--link", name)]
+    args += [part for name in sorted(programs) for part in ("--link", name)]
     args += [part for name, soname in aliases for part in ("--alias", f"{name}={soname}")]
     args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
     args += [part for step in hook.skipped for part in ("--skip", step)]

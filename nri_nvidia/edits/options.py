@@ -25,7 +25,12 @@ class HookOptions:
 
 @attrs.frozen(kw_only=True)
 class InjectOptions:
-    """Where driver files go in a container: everything of ours is below `library_dir`."""
+    """Where driver files go in a container: everything of ours is below `library_dir`.
+
+    `layout` is `files`, a bind mount each, or `volume`, one of a prepared directory where that is
+    ready.
+    """
 
     library_dir: str = "/usr/local/nvidia"
+    layout: str = "files"
     hook: HookOptions | None = attrs.field(factory=HookOptions)

@@ -87,10 +87,12 @@ class DriverFile:
     its SONAME first, then other names that programs open (`libcuda.so`). For a kind that keeps its
     own place (firmware, sockets) `destination` is the whole container path and `names` is empty.
     `capabilities` are the names of the driver capabilities that select it; empty means always.
+    `identity` changes when the file is another one under the same name; empty on a recorded host.
     """
 
     kind: FileKind
     source: str
+    identity: str = ""
     names: tuple[str, ...] = ()
     destination: str = ""
     capabilities: frozenset[str] = frozenset()

@@ -93,7 +93,17 @@ def user_space_of(options: Options, version: str) -> UserSpace:
         parts += files.firmware(root, system, found.version)
         parts += files.configs(root)
         parts += files.sockets(root)
+    if not options.recorded:
+        parts = [attrs.evolve(file, identity=_identity(file.source)) for file in parts]
     return UserSpace(found=found, files=tuple(parts), problems=(*problems, *found.problems))
+
+
+def _identity(path: str) -> str:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - one of some fifty, and a name, not a Path
+    except OSError:
+        return ""
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 def _gpus(system: Root, known: devices.Tables, nvml: report.Report | None) -> tuple[Gpu, ...]:

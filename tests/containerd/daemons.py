@@ -39,6 +39,7 @@ class Daemon:
             "--host-root", str(host), "--driver-root", str(host), "--dev-root", str(host),
             "--control-socket", str(self.control),
             "--hook-directory", str(self.directory / "hook"),
+            "--volume-directory", str(self.directory / "volumes"),
             "--log-level", log_level,
             *arguments,
         )  # fmt: skip

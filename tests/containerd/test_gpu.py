@@ -216,6 +216,7 @@ async def test_started_by_containerd(fresh, gpu_host):
             "host.dev_root": gpu_host,
             "hook.directory": engine.directory / "hook",
             "control.socket": engine.directory / "control.sock",
+            "inject.volume_dir": engine.directory / "volumes",
         }
         text = "\n".join(f'{key} = "{value}"' for key, value in settings.items())
         (engine.nri_plugins / "10-nri-nvidia").symlink_to(daemons.COMMAND)

@@ -155,6 +155,13 @@ def test_log_that_nobody_reads(tmp_path, gpu_host):
     asyncio.run(body())
 
 
+OWN_RUN = (
+    "unshare", "--mount", "--propagation", "private",
+    "sh", "-c", 'mount -n -t tmpfs tmpfs /run && exec "$@"', "sh",
+)  # fmt: skip
+"""Through this a daemon that falls back to its default places makes none on the machine."""
+
+
 @contextlib.contextmanager
 def launching(nri_socket, host_root):
     """Give a function that starts a daemon by hand; what it started is ended."""
@@ -292,8 +299,9 @@ def test_launched_with_a_broken_configuration(tmp_path, gpu_host):
             with launching("/none", gpu_host) as start:
                 log = tmp_path / "log"
                 process = start(
-                    "--config", str(config), env=environment, pass_fds=[descriptor], log=log
-                )
+                    "--config", str(config), env=environment, pass_fds=[descriptor], log=log,
+                    through=OWN_RUN,
+                )  # fmt: skip
                 os.close(descriptor)
                 await rt.attached()
                 gpu = pairs.container(1, "NVIDIA_VISIBLE_DEVICES=0")
