@@ -60,8 +60,8 @@ class Context:
 class Plan:
     """A decision with its reasons and all that follows from it.
 
-    `unprepared` is the directory that would serve the next such container with one mount, if it were
-    prepared.
+    `unprepared` is the directory that would serve the next such container with one mount, if it
+    were prepared.
     """
 
     decision: Decision

@@ -53,6 +53,11 @@ def main(options: argparse.Namespace) -> int:
     container = _container(options, bundle.container(spec))
     host = cache.Cache(settings.host(config, options.host))
     decided = _decided(container, config, host, _context(options.allocated))
+    if options.format not in {"json", "text"}:
+        _complain(decided)
+        if not decided.created or (options.format == "cdi" and not decided.edits):
+            # A document of nothing would be taken for one (and CDI allows none without edits).
+            return 0 if decided.created else 1
     match options.format:
         case "json":
             output.print_json(document(decided))
@@ -67,8 +72,6 @@ def main(options: argparse.Namespace) -> int:
             output.print_json(oci.patched(spec, decided.edits))
         case _:
             output.print_json(cdi.document({container.name or "container": decided.edits}))
-    if options.format not in {"json", "text"}:
-        _complain(decided)
     return 0 if decided.created else 1
 
 

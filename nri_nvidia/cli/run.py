@@ -8,6 +8,7 @@ import os
 
 from nri_nvidia import errors, log
 from nri_nvidia.cli import settings
+from nri_nvidia.config import load
 
 _LAST_WORDS = 1.0
 """Seconds that the log's reader has for what is said last."""
@@ -41,11 +42,19 @@ def main(options: argparse.Namespace) -> int:
     # The daemon's modules bring asyncio and the messages: later than the parser's own errors.
     from nri_nvidia.daemon import service  # noqa: PLC0415
 
+    if os.geteuid() != 0 and not os.environ.get("NRI_PLUGIN_SOCKET"):
+        raise errors.HostError(
+            "nri-nvidia run: only root may connect to the runtime's NRI socket",
+            hint="run it as root",
+            code="not-root",
+        )
     given = vars(options)
-    overrides = [
-        f"{key} = {json.dumps(given[key])}" for _, key, _ in _OPTIONS if given[key] is not None
-    ]
-    sources = service.Sources(file=settings.file(options.config), options="\n".join(overrides))
+    overrides = tuple(
+        load.Text(name=option, toml=f"{key} = {json.dumps(given[key])}")
+        for option, key, _ in _OPTIONS
+        if given[key] is not None
+    )
+    sources = service.Sources(file=settings.file(options.config), options=overrides)
     try:
         service.run(sources)
     except errors.Error as error:

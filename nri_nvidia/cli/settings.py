@@ -47,7 +47,7 @@ def host(settings: model.Config, directory: str | None) -> host_options.Options:
         return settings.host_options()
     if not pathlib.Path(directory).is_dir():
         raise errors.ConfigError(
-            f"--host {directory}: no such directory",
+            f"--host {directory}: not a directory that can be read",
             hint="a recorded host is a tree laid out like /, with proc/driver/nvidia in it",
         )
     return attrs.evolve(

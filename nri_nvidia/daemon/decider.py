@@ -34,9 +34,13 @@ _KEPT_ENDS = 4096
 
 @attrs.define(kw_only=True)
 class Connection:
-    """The runtime that the daemon is registered with; `since` is Unix time, 0 while it is not."""
+    """The runtime that the daemon is registered with; `since` is Unix time, 0 while it is not.
+
+    `trouble` is why the last attempt to connect ended.
+    """
 
     runtime: plugin.RuntimeInfo | None = None
+    trouble: errors.Error | None = None
     since: float = 0.0
     registrations: int = 0
 
@@ -93,8 +97,13 @@ class Decider:
         self.connection.runtime = runtime
         self.connection.since = time.time()
         self.connection.registrations += 1
+        self.connection.trouble = None
         self._noting = True
         self._on_registered()
+
+    async def unreachable(self, reason: errors.Error) -> None:
+        """Keep why there is no connection, for whoever asks."""
+        self.connection.trouble = reason
 
     async def disconnected(self) -> None:
         """Note that no container reaches us any more."""

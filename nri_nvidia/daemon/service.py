@@ -51,14 +51,14 @@ class Sources:
     """Where settings come from besides the runtime, in rising order of precedence."""
 
     file: str | None = None
-    options: str = ""
+    options: tuple[load.Text, ...] = ()
 
     def load(self, runtime: str = "") -> config_model.Config:
         """Read all sources again, the runtime's between file and options; raises ConfigError."""
         texts: Sequence[load.Text] = [
             *([load.read(self.file)] if self.file else []),
             load.Text(name="the runtime's configuration for this plugin", toml=runtime),
-            load.Text(name="command line", toml=self.options),
+            *self.options,
         ]
         return load.load(texts)
 
@@ -218,6 +218,9 @@ class Service:
         except errors.Error as error:
             # Refusing would end containerd 1.7 when it has started us itself.
             _log_faults("the runtime's configuration for us is not used", error)
+            if not self._runtime_text:
+                # There are no settings of before to go on with, and the defaults may be wrong.
+                self._decider.fault = error
         else:
             self._runtime_text = text
             self._decider.fault = None

@@ -26,7 +26,7 @@ async def document(
         findings.append(_finding(error.code, error.message, error.hint))
     findings += [
         _finding(fault.code, fault.message, fault.hint)
-        for fault in (state.fault, state.place.fault)
+        for fault in (state.connection.trouble, state.fault, state.place.fault)
         if fault
     ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []

@@ -79,6 +79,9 @@ class Decider(Protocol):
     async def remove_container(self, container_id: str) -> None:
         """Hear that a container is gone."""
 
+    async def unreachable(self, reason: errors.Error) -> None:
+        """Hear why there is no connection; it will be tried again."""
+
     async def disconnected(self) -> None:
         """Hear that the connection which was registered has ended."""
 

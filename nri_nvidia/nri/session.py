@@ -121,6 +121,7 @@ async def run_forever(
     while True:
         end = await _attempt(settings, decider, clock)
         pace.report(end)
+        await _tell(decider.unreachable(end.reason))
         await sleep(pace.delay(end))
 
 

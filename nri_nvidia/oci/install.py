@@ -26,7 +26,7 @@ PROBE = """
 import os, sys
 print(*sys.version_info[:2], os.__file__, sep="\\n")
 hook = {"__name__": "probe"}
-exec(sys.argv[1], hook)
+exec(sys.stdin.buffer.read(), hook)
 hook["parse_object"](b"{}", "")
 hook["call"]("getpid")
 """
@@ -173,17 +173,18 @@ def unfit(candidate: str) -> str:
     closed = closed_at(candidate)
     if closed:
         return closed
-    command = [candidate, "-I", "-S", "-c", PROBE, script()]
+    command = [candidate, "-I", "-S", "-c", PROBE]
     try:
+        # On standard input, since an argument would have to fit the locale.
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=30, env={},
-        )  # fmt: skip
+            command, input=script().encode(), capture_output=True, check=False, timeout=30, env={}
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not start: {error}"
     if done.returncode:
-        return f"is incomplete: {done.stderr.strip().rpartition(chr(10))[2]}"
-    major, minor, library = done.stdout.splitlines()[:3]
+        said = done.stderr.decode("utf-8", "backslashreplace").strip()
+        return f"is incomplete: {said.rpartition(chr(10))[2]}"
+    major, minor, library = os.fsdecode(done.stdout).splitlines()[:3]
     if (int(major), int(minor)) < OLDEST:
         return f"is {major}.{minor}, older than {'.'.join(map(str, OLDEST))}"
     return closed_at(library)

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits as a CDI specification (Container Device Interface SPEC.md, 0.5.0)."""
 
+import re
 from typing import Any
 
+from nri_nvidia import errors
 from nri_nvidia.edits import model
 from nri_nvidia.render import oci
 
 KIND = "nvidia.com/gpu"
 # hostPath of a device node and names that begin with a digit came with 0.5.0.
 VERSION = "0.5.0"
+# SPEC.md, "devices": the name.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 
 
 def document(edits: dict[str, model.ContainerEdits]) -> dict[str, Any]:
-    """Give a specification with one device a name."""
+    """Give a specification with one device a name; raises ConfigError for what is no CDI name."""
+    for name in edits:
+        if not _NAME.fullmatch(name):
+            raise errors.ConfigError(
+                f"{name!r} is no name of a CDI device",
+                hint="letters, digits and _ . : - only, with a letter or digit at both ends",
+            )
     return {
         "cdiVersion": VERSION,
         "kind": KIND,

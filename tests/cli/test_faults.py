@@ -73,7 +73,7 @@ def test_json_in_any_locale(locale):
     assert done.returncode == 1
     assert b"\x1b" not in done.stdout + done.stderr
     done = command("plan", "--host", EIGHT, "--env", asked, "--format", "nri", env=env)
-    assert json.loads(done.stdout) == {}
+    assert done.stdout == b""
     assert b"\x1b" not in done.stderr
     assert done.stderr.count(b"\n") == 1
 

@@ -176,23 +176,29 @@ def test_reload_takes_a_good_file_and_leaves_the_old_for_a_bad_one(together, tmp
         assert adjusted.mounts[0].destination.startswith("/usr/local/nvidia/")
         await reload('inject.library_dir = "/opt/gpu"\n', "read again")
         adjusted = await pair.create(2, "NVIDIA_VISIBLE_DEVICES=0")
-        assert adjusted.mounts[0].destination.startswith("/opt/gpu/")
+        assert adjusted.mounts[0].destination.startswith("/opt/gpu")
 
     together(body, "--config", str(config))
 
 
-def test_configuration_of_the_runtime_is_used_and_a_bad_one_is_survived(together):
-    """The Configure string overrides the file; one that is wrong is said and left."""
+def test_configuration_of_the_runtime_is_used_and_a_bad_one_is_told(together):
+    """The Configure string overrides the file; for one that is wrong GPU containers are refused.
+
+    The creation's error and the status name the key, other containers are created.
+    """
 
     async def good(pair):
         adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
-        assert adjusted.mounts[0].destination.startswith("/opt/gpu/")
+        assert adjusted.mounts[0].destination.startswith("/opt/gpu")
 
     together(good, config='inject.library_dir = "/opt/gpu"')
 
     async def bad(pair):
-        await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
+        with pytest.raises(runtime.CreationFailed, match=r"inject\.library_dir"):
+            await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
+        assert bytes(await pair.create(2)) == b""
         assert "library_dir" in pair.daemon.logged()
+        assert "library_dir" in (await status(pair))["findings"][0]["message"]
 
     together(bad, config="inject.library_dir = 3")
 

@@ -157,7 +157,7 @@ def test_log_that_nobody_reads(tmp_path, gpu_host):
 
 OWN_RUN = (
     "unshare", "--mount", "--propagation", "private",
-    "sh", "-c", 'mount -n -t tmpfs tmpfs /run && exec "$@"', "sh",
+    "sh", "-c", 'mount -n -t tmpfs tmpfs /run && mount -n -t tmpfs tmpfs /var/lib && exec "$@"', "sh",
 )  # fmt: skip
 """Through this a daemon that falls back to its default places makes none on the machine."""
 
@@ -175,7 +175,8 @@ def launching(nri_socket, host_root):
                 *through, daemons.COMMAND, "run", "--nri-socket", str(nri_socket),
                 "--host-root", str(host_root), "--driver-root", str(host_root),
                 "--dev-root", str(host_root), "--control-socket", str(state / "control.sock"),
-                "--hook-directory", str(state / "hook"), *extra,
+                "--hook-directory", str(state / "hook"),
+                "--volume-directory", str(state / "volumes"), *extra,
             ]  # fmt: skip
             with pathlib.Path(log).open("wb") as opened:
                 options = {"env": {}, "stdin": opened, "stderr": opened, **options}
@@ -313,7 +314,7 @@ def test_launched_with_a_broken_configuration(tmp_path, gpu_host):
                 while "read again" not in log.read_text():
                     await asyncio.sleep(0.02)
                 adjusted = await rt.create(gpu, pairs.POD)
-                assert adjusted.mounts[0].destination.startswith("/opt/gpu/")
+                assert adjusted.mounts[0].destination.startswith("/opt/gpu")
 
     asyncio.run(body())
 

@@ -76,7 +76,7 @@ def together(tmp_path):
             path = tmp_path / "nri.sock"
             async with asyncio.timeout(60), rt.listening(path):
                 level = ("--log-level", log_level) if log_level else ()
-                daemon = daemons.Daemon(path, directory, *level, *arguments)
+                daemon = daemons.Daemon(path, directory, *level, "--layout", "files", *arguments)
                 if not log_level:
                     given = list(daemon._arguments)
                     del given[(at := given.index("--log-level")) : at + 2]

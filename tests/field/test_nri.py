@@ -82,7 +82,7 @@ def test_a_look_at_the_host_that_hangs(together, live, stuck):
 @contextlib.asynccontextmanager
 async def daemon_of(path, directory, *arguments):
     """Have a daemon that is started, whatever it finds."""
-    daemon = daemons.Daemon(path, directory, *arguments)
+    daemon = daemons.Daemon(path, directory, "--layout", "files", *arguments)
     try:
         yield daemon.start()
     finally:

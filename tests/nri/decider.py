@@ -50,5 +50,8 @@ class Noting:
     async def remove_container(self, container_id):
         await self.note("remove", container_id)
 
+    async def unreachable(self, reason):
+        """Nothing of the tests' interest: it follows every end of an attempt."""
+
     async def disconnected(self):
         await self.note("disconnected")
