@@ -21,7 +21,15 @@ DEMO = (machines.ROOT / ".venv/bin/python", machines.LIB / "demo.py")
 """What contrib/demo becomes when everything is set up."""
 PRIVATE = r"""
 mount -t proc proc /proc
-mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=1777 tmpfs /mnt
+case $CHECKOUT in
+/tmp/*)
+	mkdir -p "/mnt/${CHECKOUT#/tmp/}"
+	mount --bind "$CHECKOUT" "/mnt/${CHECKOUT#/tmp/}"
+	;;
+esac
+mount --move /mnt /tmp
+there=$(ls -A /tmp)
 eval "$0"
 look() { cat /proc/self/mountinfo; ls /sys/class/net; }
 before=$(look)
@@ -34,11 +42,10 @@ for process in /proc/[0-9]*; do
 		*State:*) [ $process = /proc/1 ] || echo "@process $(tr '\0' ' ' <$process/cmdline)" ;;
 	esac
 done
-set -- /tmp/* /tmp/.[!.]*
-echo "@temporary $*"
+echo "@temporary $(ls -A /tmp | grep -vxF "$there")"
 look | grep -vxF "$before" | sed 's/^/@new /'
 """
-NOTHING_LEFT = ["@temporary /tmp/* /tmp/.[!.]*"]
+NOTHING_LEFT = ["@temporary "]
 
 
 @attrs.define
@@ -80,6 +87,7 @@ def running(*command: str | Path, prepare: str = ":") -> Iterator[Run]:
         ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
          "bash", "-uc", PRIVATE, prepare, *command],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "CHECKOUT": str(machines.ROOT)},
     ) as process:  # fmt: skip
         try:
             yield Run(process)
