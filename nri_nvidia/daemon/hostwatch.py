@@ -14,6 +14,12 @@ logger = logging.getLogger(__name__)
 
 _NVML_RETRY = 30.0
 """Seconds until NVML is asked again after it gave no answer: each time is a process."""
+_BEHIND = 0.05
+"""Seconds after an answer at which each driver file is looked at, when nobody waits for it."""
+_BEHIND_PACE = 1.0
+
+Seen = tuple[model.Inventory, bool]
+"""An inventory, and whether NVML should be asked again."""
 
 
 class HostWatch:
@@ -26,10 +32,12 @@ class HostWatch:
     def __init__(self, options: host_options.Options) -> None:
         self._options = options
         self._cache = cache.Cache(options)
-        self._look: asyncio.Future[tuple[model.Inventory, bool]] | None = None
+        self._look: asyncio.Future[Seen] | None = None
         self._wake = asyncio.Event()
         self._nvml_retry_at = 0.0
         self._nvml_failed = False
+        self._behind: asyncio.TimerHandle | None = None
+        self._behind_at = 0.0
         self._looker = worker.Worker("host")
         self._nvml = worker.Worker("nvml")
         self.last: model.Inventory | None = None
@@ -43,14 +51,24 @@ class HostWatch:
             self._nvml_retry_at = 0.0
             self._nvml_failed = False
 
-    async def inventory(self, limit: float) -> model.Inventory:
-        """Give the inventory of now; raises HostError after `limit` seconds without it."""
-        found, stale = await self._seen(limit)
+    def begin(self) -> "asyncio.Future[Seen]":
+        """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
+        if self._look is None or self._look.done():
+            self._look = self._looker.run(self._see)
+        return self._look
+
+    async def inventory(
+        self, limit: float, begun: "asyncio.Future[Seen] | None" = None
+    ) -> model.Inventory:
+        """Give the inventory of now, or of when `begun` was; raises HostError after `limit` s."""
+        found, stale = await self._seen(limit, begun)
         self.last = found
         unanswered = self._nvml_failed or (found.driver_version and found.nvml_state == "absent")
         retry = unanswered and time.monotonic() >= self._nvml_retry_at
         if retry or (stale and not self._nvml_failed):
             self._wake.set()
+        if self._behind is None and time.monotonic() >= self._behind_at:
+            self._behind = asyncio.get_running_loop().call_later(_BEHIND, self._look_behind)
         return found
 
     async def keep_nvml_fresh(self) -> None:
@@ -73,14 +91,17 @@ class HostWatch:
 
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
+        if self._behind is not None:
+            self._behind.cancel()
         self._looker.close()
         self._nvml.close()
 
-    async def _seen(self, limit: float) -> tuple[model.Inventory, bool]:
+    async def _seen(self, limit: float, begun: "asyncio.Future[Seen] | None") -> Seen:
         try:
-            if self._look is None or self._look.done():
-                self._look = self._looker.run(self._see)
-            return await asyncio.wait_for(asyncio.shield(self._look), limit)
+            look = begun or self.begin()
+            if look.done():
+                return look.result()
+            return await asyncio.wait_for(asyncio.shield(look), limit)
         except TimeoutError:
             raise errors.HostError(
                 f"this host's NVIDIA files could not be read within {limit:.1f} s",
@@ -97,9 +118,15 @@ class HostWatch:
                 code="host-scan-failed",
             ) from error
 
-    def _see(self) -> tuple[model.Inventory, bool]:
-        kept = self._cache
-        return kept.get(), kept.nvml_stale
+    def _see(self) -> Seen:
+        return self._cache.look()
+
+    def _look_behind(self) -> None:
+        self._behind = None
+        self._behind_at = time.monotonic() + _BEHIND_PACE
+        if self._look is not None and self._look.done():
+            # What it finds is in the cache; nobody waits for it.
+            _ = self._looker.run(self._cache.look_behind)
 
     def _has_driver(self) -> bool:
         return bool(self.last and self.last.driver_version)

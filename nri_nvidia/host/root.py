@@ -57,7 +57,7 @@ class Root:
                 mode = os.lstat(here).st_mode
                 target = str(pathlib.Path(here).readlink()) if stat.S_ISLNK(mode) else None
             except (OSError, ValueError) as error:
-                _must_be_absence(here, error)
+                must_be_absence(here, error)
                 return None
             if target is None:
                 done.append(part)
@@ -72,39 +72,70 @@ class Root:
             pending.extend(p for p in reversed(target.split("/")) if p not in {"", "."})
         return "/" + "/".join(done)
 
+    def trail(self, path: str) -> tuple[str, ...]:
+        """Give the paths on this machine by which it shows that `path` leads to something else.
+
+        These are the links on the way and the end; where nothing is there, the first part that is
+        missing. None of them is to be followed any more.
+        """
+        pending = [part for part in reversed(path.split("/")) if part not in {"", "."}]
+        done: list[str] = []
+        links: list[str] = []
+        top = self.directory.rstrip("/")
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/".join((top, *done, part))
+            try:
+                target = os.readlink(here)  # noqa: PTH115 - a name, not a Path
+            except (OSError, ValueError) as error:
+                done.append(part)
+                if isinstance(error, OSError) and error.errno == errno.EINVAL:
+                    continue  # there, and no link
+                must_be_absence(here, error)
+                break
+            links.append(here)
+            if len(links) > MAX_LINKS:
+                break
+            if target.startswith("/"):
+                done.clear()
+            pending.extend(p for p in reversed(target.split("/")) if p not in {"", "."})
+        return (*links, "/".join((top, *done)) or "/")
+
     def stat(self, path: str) -> os.stat_result | None:
         """Give the status of what a path leads to, None if that is nothing."""
-        # For the machine's own root the kernel resolves links alike, in one call.
-        inner = path if self.directory == "/" else self.resolve(path)
-        if inner is None:
+        place = self._place(path)
+        if place is None:
             return None
         try:
-            return os.stat(f"{self.directory.rstrip('/')}/{inner.lstrip('/')}")  # noqa: PTH116
+            return os.stat(place)  # noqa: PTH116
         except (OSError, ValueError) as error:
-            _must_be_absence(path, error)
+            must_be_absence(path, error)
             return None
 
     def entries(self, path: str) -> tuple[str, ...]:
         """Give the sorted names in a directory, none if it is not there or not readable."""
-        inner = self.resolve(path)
-        if inner is None:
+        place = self._place(path)
+        if place is None:
             return ()
         try:
-            return tuple(sorted(os.listdir(self.on_disk(inner))))  # noqa: PTH208 - names only
-        except OSError as error:
-            _must_be_absence(path, error)
+            return tuple(sorted(os.listdir(place)))  # noqa: PTH208 - names only
+        except (OSError, ValueError) as error:
+            must_be_absence(path, error)
             return ()
 
     def data(self, path: str, limit: int = TEXT_LIMIT) -> bytes | None:
         """Give up to `limit` bytes of a regular file, None if there is none to read."""
-        inner = self.resolve(path)
-        if inner is None:
+        place = self._place(path)
+        if place is None:
             return None
         try:
             # O_NONBLOCK: a fifo in the place of a file must not stop the daemon.
-            fd = os.open(self.on_disk(inner), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            _must_be_absence(path, error)
+            fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
+            must_be_absence(path, error)
             return None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -115,13 +146,20 @@ class Root:
         finally:
             os.close(fd)
 
+    def _place(self, path: str) -> str | None:
+        """Give the path to use for what a path leads to, None where that is nothing."""
+        if self.directory == "/":
+            return path  # for the machine's own root the kernel resolves links alike
+        inner = self.resolve(path)
+        return None if inner is None else f"{self.directory.rstrip('/')}{inner}"
+
     def text(self, path: str) -> str | None:
         """Give a file's text; bytes that are not UTF-8 come as replacement characters."""
         content = self.data(path)
         return None if content is None else content.decode("utf-8", "replace")
 
 
-def _must_be_absence(path: str, error: OSError | ValueError) -> None:
+def must_be_absence(path: str, error: OSError | ValueError) -> None:
     """Raise HostError where it is not the host that lacks something, but this process.
 
     A host that could not be looked at would else pass for one without a driver.

@@ -10,6 +10,7 @@ from nri_nvidia import errors, pipeline
 from nri_nvidia.daemon import hostwatch, ledger, worker
 from nri_nvidia.host import model, options
 from nri_nvidia.request import container as containers
+from nri_nvidia.testing import host, host_spec
 
 
 async def test_worker_that_hangs_is_not_waited_for():
@@ -61,6 +62,40 @@ async def test_everybody_waits_for_one_look(monkeypatch):
             await watch.inventory(0.02)
     go.set()
     assert await watch.inventory(5.0) == model.Inventory()
+    assert len(looks) == 1
+    watch.close()
+
+
+async def test_files_are_looked_at_behind_an_answer(tmp_path):
+    """A driver file that was written over is noticed after an answer, and the next one scans."""
+    host.build(tmp_path / "h", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),)))
+    watch = hostwatch.HostWatch(host.options_for(tmp_path / "h"))
+    watch._behind_at = float("inf")  # the timer does not come in between
+    found = None
+    while (again := await watch.inventory(5.0)) is not found:
+        found = again
+    path = next(file.source for file in found.files if "ptxjit" in file.source)
+    with open(path, "r+b") as file:
+        file.write(b"\x7fELG")
+    assert await watch.inventory(5.0) is found
+    watch._look_behind()
+    assert await watch.inventory(5.0) is not found
+    watch.close()
+
+
+async def test_a_look_that_has_begun_is_taken(monkeypatch):
+    """What was begun before is the answer, and is not looked for again."""
+    looks = []
+
+    def see():
+        looks.append(1)
+        return model.Inventory(), False
+
+    watch = hostwatch.HostWatch(options.Options())
+    monkeypatch.setattr(watch, "_see", see)
+    begun = watch.begin()
+    await begun
+    assert await watch.inventory(5.0, begun) == model.Inventory()
     assert len(looks) == 1
     watch.close()
 

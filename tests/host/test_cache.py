@@ -252,3 +252,91 @@ def test_whole_live_host_with_the_real_child(tmp_path):
     assert (found.nvml_state, found.cuda_version) == ("ok", "12.4")
     assert [gpu.compute_capability for gpu in found.gpus] == ["9.0", "9.0"]
     assert found.problems == ()
+
+
+def written_over(path, data):
+    """Change a file in place: its directory stays as it is."""
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def test_leading_library_written_over_in_place_is_seen_by_the_next_get(node):
+    """libcuda and libnvidia-ml are looked at themselves, since no driver comes without them."""
+    kept = cache.Cache(node.live())
+    settled(kept)
+    scans = kept.scans
+    written_over(node.at(f"/usr/lib64/libcuda.so.{V}"), b"\x7fELG")
+    kept.get()
+    assert kept.scans > scans
+
+
+def test_other_file_written_over_in_place_is_seen_behind_the_answer(node):
+    """What an answer gives of such a file is its path; the look behind it has the host scanned."""
+    path = node.library(f"/usr/lib64/libnvcuvid.so.{V}", "libnvcuvid.so.1")
+    kept = cache.Cache(node.live())
+    settled(kept)
+    assert kept.look_behind()
+    scans = kept.scans
+    written_over(path, b"\x7fELG")
+    kept.get()
+    assert kept.scans == scans
+    assert not kept.look_behind()
+    kept.get()
+    assert kept.scans > scans
+
+
+@pytest.mark.parametrize("where", ["before", "at", "after"])
+def test_link_that_leads_elsewhere_is_seen(node, where):
+    """Of a directory that is reached by links each of them counts, also to what is not there."""
+    node.library(f"/opt/one/sub/libnvcuvid.so.{V}", "libnvcuvid.so.1")
+    node.library(f"/opt/two/sub/libnvcuvid.so.{V}", "libnvcuvid.so.1")
+    links = {
+        "before": ("/usr/local/nvidia", "sub"),
+        "at": ("/usr/lib32", ""),
+        "after": ("/lib32", ""),
+    }
+    path, below = links[where]
+    library_dir = f"{path}/lib64" if below else path
+    if below:
+        node.link("/opt/one/lib64", "sub")
+        node.link("/opt/two/lib64", "sub")
+        node.link(path, "/opt/one")
+    else:
+        node.link(path, "/opt/nowhere" if where == "after" else "/opt/one/sub")
+    kept = cache.Cache(node.live(library_search_paths=("/usr/lib64", library_dir)))
+    before = {file.source for file in settled(kept).files}
+    node.at("/opt/next").symlink_to("/opt/two" if below else "/opt/two/sub")
+    (node.top / "opt/next").rename(node.top / path.lstrip("/"))
+    assert {file.source for file in kept.get().files} != before
+
+
+def test_look_tells_whether_nvml_is_stale(node):
+    """One look gives both: the Inventory, and whether to ask NVML."""
+    kept = cache.Cache(node.live(), ask=lambda _o, _l: answer())
+    assert kept.look()[1]
+    kept.refresh_nvml()
+    assert kept.look() == (kept.get(), False)
+    node.put(f"{CAPS}/gi3/access", "DeviceFileMinor: 12\n")
+    assert kept.look()[1]
+
+
+def test_watching_looks_at_nothing_twice(node):
+    """What is missing in a directory that is looked at is not looked at itself."""
+    kept = cache.Cache(node.live())
+    settled(kept)
+    paths = kept._known.watched.paths
+    assert len(set(paths)) == len(paths)
+    present = {path for path in paths if os.path.isdir(path)}
+    assert not [p for p in paths if not os.path.lexists(p) and os.path.dirname(p) in present]
+
+
+def test_hard_links_of_the_files_are_no_change(node):
+    """Directories that are prepared for containers hold links of the driver's files."""
+    place = node.at("/run/prepared/libcuda.so.1")
+    kept = cache.Cache(node.live())
+    settled(kept)
+    scans = kept.scans
+    os.link(node.at(f"/usr/lib64/libcuda.so.{V}"), place)
+    kept.get()
+    assert kept.look_behind()
+    assert kept.scans == scans

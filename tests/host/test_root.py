@@ -95,3 +95,24 @@ def test_no_link_farm_leads_out(tmp_path_factory, targets, path):
 def test_the_machines_own_root_agrees_with_the_kernel(path):
     """With `/` as root a path resolves as the kernel resolves it."""
     assert Root("/").resolve(path) == os.path.realpath(path)
+
+
+def test_trail_names_links_and_the_end(tree):
+    """A trail has each link on the way and where it ends, or the first part that is missing."""
+    tree.put("/a/real/file")
+    tree.link("/a/link", "real")
+    tree.link("/b", "/a/link")
+    found = Root(str(tree.top))
+    top = str(tree.top)
+    assert found.trail("/b/file") == (f"{top}/b", f"{top}/a/link", f"{top}/a/real/file")
+    assert found.trail("/b/none/below") == (f"{top}/b", f"{top}/a/link", f"{top}/a/real/none")
+    assert found.trail("/") == (top,)
+    tree.link("/loop", "loop")
+    assert set(found.trail("/loop")) == {f"{top}/loop", top}
+    assert Root("/").trail("/") == ("/",)
+
+
+def test_trail_of_a_file_in_the_place_of_a_directory(tree):
+    """What is below a file is missing."""
+    tree.put("/file")
+    assert Root(str(tree.top)).trail("/file/x") == (f"{tree.top}/file/x",)
