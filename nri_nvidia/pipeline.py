@@ -95,10 +95,14 @@ def plan(
     inventory: host.Inventory,
     rules: Policy,
     context: Context | None = None,
+    parsed: parse.Parsed | None = None,
 ) -> Plan:
-    """Decide over one container on one host; never raises for what a container asks."""
+    """Decide over one container on one host; never raises for what a container asks.
+
+    `parsed` is its request where that has been read by these rules already.
+    """
     context = context or Context()
-    parsed = parse.parse(container, rules.request)
+    parsed = parsed or parse.parse(container, rules.request)
     request = parsed.request
     if request is None:
         return Plan(decision=Decision.IGNORE, reasons=parsed.reasons)
@@ -171,7 +175,7 @@ def _not_given(
     container: containers.Container, request: request_model.GpuRequest
 ) -> tuple[Reason, ...]:
     """Say what a container asks for beside GPUs and does not get, rather than pass it over."""
-    env = container.environment()
+    env = container.environment("NVIDIA_")
     asked = [f"{name}={env[name]}" for name in _BESIDE_GPUS if env.get(name) == "enabled"]
     asked += [f"{name}={env[name]}" for name in _MANAGEMENT if env.get(name)]
     if request.imex_channels:

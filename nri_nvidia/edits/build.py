@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All contributions to one container, merged in a fixed order."""
 
+import functools
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
@@ -64,7 +65,8 @@ def build(
     )
 
 
-def _programs(mounts: Iterable[model.MountEdit], library_dir: str) -> tuple[str, ...]:
+@functools.lru_cache(maxsize=32)
+def _programs(mounts: tuple[model.MountEdit, ...], library_dir: str) -> tuple[str, ...]:
     folder = posixpath.join(library_dir, "bin")
     split = (posixpath.split(mount.destination) for mount in mounts)
     return tuple(name for place, name in split if place == folder)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes: the GPUs', their MIG capabilities' and the control nodes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from nri_nvidia import errors, resolve
 from nri_nvidia.edits import model
+from nri_nvidia.host import derived, reach
 from nri_nvidia.host import model as host
-from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
@@ -27,10 +27,37 @@ def build(
     another device has; none is left out silently.
     """
     taken = {device.path: device for device in in_spec}
-    nodes = [
-        *_control_nodes(capabilities, inventory),
-        *_gpu_nodes(allocation.assigned, inventory),
-    ]
+    if taken.keys().isdisjoint(_paths(inventory)):
+        return _untaken(inventory, capabilities, allocation.assigned)
+    return _build(capabilities, allocation.assigned, inventory, taken)
+
+
+@derived.kept
+def _untaken(
+    inventory: host.Inventory,
+    capabilities: frozenset[request_model.Capability],
+    assigned: tuple[resolve.Assigned, ...],
+) -> model.ContainerEdits:
+    """Give the nodes for a container whose spec holds none of them, as nearly all are."""
+    return _build(capabilities, assigned, inventory, {})
+
+
+@derived.kept
+def _paths(inventory: host.Inventory) -> frozenset[str]:
+    control = inventory.control
+    gpus = (gpu.node for gpu in inventory.gpus)
+    caps = (node for _name, node in inventory.caps_nodes)
+    nodes = (control.ctl, control.uvm, control.uvm_tools, control.modeset, *gpus, *caps)
+    return frozenset(node.path for node in nodes if node)
+
+
+def _build(
+    capabilities: frozenset[request_model.Capability],
+    assigned: tuple[resolve.Assigned, ...],
+    inventory: host.Inventory,
+    taken: Mapping[str, containers.Device],
+) -> model.ContainerEdits:
+    nodes = [*_control_nodes(capabilities, inventory), *_gpu_nodes(assigned, inventory)]
     edits = {}
     for node in nodes:
         if node.path in taken:
@@ -124,7 +151,7 @@ def _known(node: host.DeviceNode | None, path: str, module: str) -> host.DeviceN
 def _gpu_nodes(
     assigned: Iterable[resolve.Assigned], inventory: host.Inventory
 ) -> Iterator[host.DeviceNode]:
-    caps = dict(inventory.caps_nodes)
+    caps = reach.capability_nodes(inventory)
     for item in assigned:
         problem = reach.out_of_reach(item.gpu, item.mig, inventory)
         names = reach.mig_capabilities(item.gpu, item.mig)

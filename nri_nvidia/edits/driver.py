@@ -2,10 +2,11 @@
 """Driver files: libraries, binaries, firmware and sockets, each a bind mount (layout `files`)."""
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from nri_nvidia import errors
 from nri_nvidia.edits import model
+from nri_nvidia.host import derived
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -38,12 +39,51 @@ def build(
     holds a file's own fixed place may keep it out. Raises HostError where the driver is loaded and
     its libraries are not to be found, RequestError where there is no place for them.
     """
+    # Of two mounts that turn out to be at one place the stricter counts.
+    own = {_place(m.destination): m for m in sorted(mounts, key=lambda m: "ro" in m.options)}
+    if own.keys().isdisjoint(_above(inventory, capabilities, library_dir)):
+        return _undisturbed(inventory, capabilities, library_dir, whole)
+    return _build(capabilities, inventory, own, library_dir, whole)
+
+
+@derived.kept
+def _undisturbed(
+    inventory: host.Inventory,
+    capabilities: frozenset[request_model.Capability],
+    library_dir: str,
+    whole: model.MountEdit | None,
+) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
+    """Give what a container gets whose own mounts are elsewhere, as nearly all are."""
+    return _build(capabilities, inventory, {}, library_dir, whole)
+
+
+@derived.kept
+def _above(
+    inventory: host.Inventory, capabilities: frozenset[request_model.Capability], library_dir: str
+) -> frozenset[str]:
+    """Give all places of ours and what is above them: a mount elsewhere changes nothing."""
+    found = {library_dir}
+    for file in inventory.files:
+        if selected(file, capabilities):
+            found.update(_destinations(file, library_dir))
+    above = found
+    while above:
+        above = {posixpath.dirname(place) for place in above} - found
+        found |= above
+    return frozenset(found)
+
+
+def _build(
+    capabilities: frozenset[request_model.Capability],
+    inventory: host.Inventory,
+    own: Mapping[str, containers.Mount],
+    library_dir: str,
+    whole: model.MountEdit | None,
+) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
     wanted = [file for file in inventory.files if selected(file, capabilities)]
     _require_libraries(wanted, capabilities, inventory)
     kept: list[str] = []
     edits: dict[str, model.MountEdit] = {}
-    # Of two mounts that turn out to be at one place the stricter counts.
-    own = {_place(m.destination): m for m in sorted(mounts, key=lambda m: "ro" in m.options)}
     if whole:
         edits[library_dir] = whole
         require_place(library_dir, own)
@@ -64,6 +104,13 @@ def aliases(
     capabilities: frozenset[request_model.Capability], inventory: host.Inventory
 ) -> tuple[tuple[str, str], ...]:
     """Give the libraries' further names, each with the SONAME that it stands for."""
+    return _aliases(inventory, capabilities)
+
+
+@derived.kept
+def _aliases(
+    inventory: host.Inventory, capabilities: frozenset[request_model.Capability]
+) -> tuple[tuple[str, str], ...]:
     return tuple(
         dict.fromkeys(
             (name, file.names[0])
@@ -139,7 +186,7 @@ def _place(destination: str) -> str:
 
 
 def _users_mount(
-    file: host.DriverFile, destination: str, own: dict[str, containers.Mount], library_dir: str
+    file: host.DriverFile, destination: str, own: Mapping[str, containers.Mount], library_dir: str
 ) -> str | None:
     """Give the user's mount that decides over a place; raise where it cannot be reached.
 
@@ -158,7 +205,7 @@ def _users_mount(
     return None
 
 
-def require_place(destination: str, own: dict[str, containers.Mount]) -> None:
+def require_place(destination: str, own: Mapping[str, containers.Mount]) -> None:
     """Raise RequestError where a read-only mount of the container's leaves no place for ours."""
     place = destination
     while place not in {"/", ""}:

@@ -11,7 +11,7 @@ from nri_nvidia.errors import Error
 T = TypeVar("T")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class DeviceEdit:
     """A device node to make in the container, with its cgroup rule."""
 
@@ -26,7 +26,7 @@ class DeviceEdit:
     access: str = "rw"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class MountEdit:
     """A bind mount to make in the container."""
 
@@ -75,6 +75,8 @@ class ContainerEdits:
 
 
 def _join(first: tuple[T, ...], second: tuple[T, ...], key: Callable[[T], str]) -> tuple[T, ...]:
+    if not second:
+        return first
     known = {key(entry): entry for entry in first}
     added: list[T] = []
     for entry in second:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from nri_nvidia.edits import driver, model
+from nri_nvidia.host import derived
 from nri_nvidia.host import model as host
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
@@ -39,6 +40,13 @@ def wanted(
     capabilities: frozenset[request_model.Capability], inventory: host.Inventory
 ) -> Volume | None:
     """Give the directory for these capabilities, None where no file would be in it."""
+    return _wanted(inventory, capabilities)
+
+
+@derived.kept
+def _wanted(
+    inventory: host.Inventory, capabilities: frozenset[request_model.Capability]
+) -> Volume | None:
     files: dict[str, host.DriverFile] = {}
     for file in inventory.files:
         directory = driver.DIRECTORIES.get(file.kind)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as values: what a scan finds, and all that a decision may look at."""
+"""The host as values: what a scan finds, and all that a decision may look at.
+
+GPUs and nodes keep their hashes: what follows from some of them is found by them (`derived`).
+"""
 
 import enum
 
 import attrs
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class DeviceNode:
     """A character device. `path` is where it stands below the dev root, e.g. `/dev/nvidia0`.
 
@@ -25,7 +28,7 @@ class DeviceNode:
     problem: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class MigDevice:
     """One MIG device: a compute instance in a GPU instance.
 
@@ -41,7 +44,7 @@ class MigDevice:
     gfx: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Gpu:
     """One GPU.
 

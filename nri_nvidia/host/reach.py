@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the nodes that a GPU or MIG device needs can be had, and why not."""
 
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 
 from nri_nvidia import errors
 
+from . import derived
 from .model import DeviceNode, Gpu, Inventory, MigDevice, Problem
 
 
@@ -24,7 +26,7 @@ def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> error
             hint="dmesg shows what the driver said of it",
             code="device-node-missing",
         )
-    known = dict(inventory.caps_nodes)
+    known = capability_nodes(inventory)
     nodes = [gpu.node]
     for capability in mig_capabilities(gpu, mig):
         if capability not in known:
@@ -35,6 +37,12 @@ def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> error
             )
         nodes.append(known[capability])
     return next((missing_node(node) for node in nodes if not node.exists), None)
+
+
+@derived.kept
+def capability_nodes(inventory: Inventory) -> Mapping[str, DeviceNode]:
+    """Give the nodes of the MIG tree by their capabilities."""
+    return types.MappingProxyType(dict(inventory.caps_nodes))
 
 
 def mig_capabilities(gpu: Gpu, mig: MigDevice | None) -> tuple[str, ...]:

@@ -66,10 +66,11 @@ class Container:
             return f"{prefix}{self.pod}/{self.name}"
         return self.name or self.id[:12] or "container"
 
-    def environment(self) -> dict[str, str]:
-        """Give the variables; of an entry that occurs twice the later one counts.
+    def environment(self, prefix: str = "") -> dict[str, str]:
+        """Give the variables, those with a prefix; of one that occurs twice the later counts.
 
         Engines append the user's values after the image's. An entry without `=` is ignored.
         """
-        pairs = (entry.partition("=") for entry in self.env)
+        entries = [entry for entry in self.env if entry.startswith(prefix)] if prefix else self.env
+        pairs = (entry.partition("=") for entry in entries)
         return {key: value for key, sep, value in pairs if sep}
