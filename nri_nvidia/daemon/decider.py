@@ -3,6 +3,7 @@
 
 import asyncio
 import collections
+import contextlib
 import logging
 import re
 import time
@@ -80,6 +81,7 @@ class Decider:
         self.rules = config.policy(
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
+        self.markers = parse.markers(self.rules.request)
 
     async def configure(self, config: str, runtime: plugin.RuntimeInfo) -> None:
         """Take the runtime's configuration string."""
@@ -145,17 +147,21 @@ class Decider:
         self, container: containers.Container, parsed: parse.Parsed, deadline: float
     ) -> pipeline.Plan:
         if parsed.request is None or parsed.error:
-            return pipeline.plan(container, host.Inventory(), self.rules)
+            return pipeline.plan(container, host.Inventory(), self.rules, parsed=parsed)
         if self.fault:
             raise self.fault
         now = asyncio.get_running_loop().time
         by = deadline - _SHARE_FOR_THE_ANSWER
+        look = volumes = None
+        with contextlib.suppress(RuntimeError):  # those that wait for them say what is wrong
+            look, volumes = self._watch.begin(), self._volumes.begin()
         rules = await self._complete_rules(by - now())
-        inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT))
+        inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), look)
         context = pipeline.Context(
-            hook_token=self._reports.token(container.id), volumes=await self._volumes.ready()
+            hook_token=self._reports.token(container.id),
+            volumes=await self._volumes.ready(volumes),
         )
-        plan = pipeline.plan(container, inventory, rules, context)
+        plan = pipeline.plan(container, inventory, rules, context, parsed)
         self._volumes.want(plan.unprepared)
         for mount in plan.edits.mounts:
             if mount.destination == rules.inject.library_dir:
@@ -171,7 +177,10 @@ class Decider:
         interpreter = await self.place.ready(self._hook, max(left, _LEAST_WAIT))
         if hook.interpreter != interpreter:
             hook = attrs.evolve(hook, interpreter=interpreter)
-            rules = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
+            completed = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
+            if self.rules is rules:  # other settings may have come meanwhile
+                self.rules = completed
+            return completed
         return rules
 
     @property

@@ -9,6 +9,7 @@ and shown, and the containers are served as well as can be.
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import os
 import pathlib
@@ -259,6 +260,8 @@ class Service:
                 len(found.usable),
                 len(found.files),
             )
+        # What is there by now stays: to look at it again and again would stop answers for long.
+        gc.freeze()
 
 
 async def _surely(work: Awaitable[None], what: str) -> None:

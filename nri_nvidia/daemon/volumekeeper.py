@@ -47,14 +47,26 @@ class VolumeKeeper:
             self._look, self._building, self.problem = None, set(), None
             self._retry_at = 0.0
 
-    async def ready(self) -> Mapping[str, str]:
-        """Give the directories that are there now; none where the disk does not answer at once."""
-        if self._volumes is None:
-            return {}
+    def begin(self) -> "asyncio.Future[dict[str, str]] | None":
+        """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
+        if self._volumes is not None and (self._look is None or self._look.done()):
+            self._look = self._looker.run(self._volumes.ready)
+        return self._look
+
+    async def ready(
+        self, begun: "asyncio.Future[dict[str, str]] | None" = None
+    ) -> Mapping[str, str]:
+        """Give the directories that are there now, or were when `begun` was.
+
+        None where the disk does not answer at once.
+        """
         try:
-            if self._look is None or self._look.done():
-                self._look = self._looker.run(self._volumes.ready)
-            return await asyncio.wait_for(asyncio.shield(self._look), _LIMIT)
+            look = begun or self.begin()
+            if look is None:
+                return {}
+            if look.done():
+                return look.result()
+            return await asyncio.wait_for(asyncio.shield(look), _LIMIT)
         except (TimeoutError, OSError, RuntimeError):
             return {}
 

@@ -5,7 +5,7 @@ The first thing a handler does is convert, the last is render; what lies between
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -55,6 +55,10 @@ class RuntimeInfo:
 
 class Decider(Protocol):
     """What the plugin serves: it decides, and hears what happens."""
+
+    @property
+    def markers(self) -> tuple[bytes, ...]:
+        """Give the texts without any of which a container asks for nothing."""
 
     async def configure(self, config: str, runtime: RuntimeInfo) -> None:
         """Take the configuration text that the runtime has for us; raise Error to be left out."""
@@ -147,19 +151,34 @@ class Plugin(api.PluginBase):
         self._more = message.more
         return api.SynchronizeResponse(more=message.more)
 
+    def raw(self) -> Mapping[str, server.Raw]:
+        """Give what is served undecoded, by its route: the creation of a container."""
+        return {
+            f"{_SERVICE}/CreateContainer": server.Raw(
+                serve=self.create_container, says_nothing=self._asks_nothing
+            )
+        }
+
     @_handles(api.Event.CREATE_CONTAINER)
-    async def create_container(
-        self, message: api.CreateContainerRequest
-    ) -> api.CreateContainerResponse:
-        """Ask the Decider; an error refuses the creation."""
-        shown = convert.container(message.pod, message.container)
+    async def create_container(self, data: bytes) -> bytes:  # type: ignore[override]
+        """Ask the Decider over an encoded request; an error refuses the creation."""
+        shown = convert.created(data)
         if not self.runtime.can_inject:
-            return api.CreateContainerResponse()
+            return b""
         deadline = server.deadline()
         if deadline is None:
             now = asyncio.get_running_loop().time()
             deadline = now + self.runtime.request_timeout - server.MARGIN
-        return render.response(await self._decider.create_container(shown, deadline))
+        return render.encoded(await self._decider.create_container(shown, deadline))
+
+    def _asks_nothing(self, data: bytes) -> bool:
+        """Tell by one look at its bytes that a container asks for nothing.
+
+        What cannot be read is left to be refused.
+        """
+        return not any(marker in data for marker in self._decider.markers) and convert.is_whole(
+            data
+        )
 
     @_handles(api.Event.STOP_CONTAINER)
     async def stop_container(self, message: api.StopContainerRequest) -> api.StopContainerResponse:

@@ -334,7 +334,7 @@ class _Session:
         """Decode what Synchronize brought, giving way to requests between batches."""
         given, self._plugin.containers = self._plugin.containers, []
         listed_pods, self._plugin.pods = self._plugin.pods, []
-        pods: dict[str, api.PodSandbox] = {}
+        pods: dict[str, convert.Pod] = {}
         for number, data in enumerate(listed_pods):
             try:
                 pods |= convert.listed_pods([data])

@@ -49,14 +49,10 @@ def warm_up() -> None:
         api.ConfigureResponse(events=1),
         api.SynchronizeResponse(more=True),
         api.StopContainerResponse(),
-        ttrpc.Request(metadata=[ttrpc.KeyValue(key="a", value="b")]),
         ttrpc.Response(status=rpc.Status(code=1)),
     ):
         data = bytes(message)
         wire.check(type(message), data)
         type(message)().parse(data)
-    data = bytes(api.CreateContainerRequest(pod=pod, container=container))
-    wire.check(api.CreateContainerRequest, data)
-    request = api.CreateContainerRequest().parse(data)
-    convert.container(request.pod, request.container)
-    bytes(render.response(_EDITS))
+    convert.created(bytes(api.CreateContainerRequest(pod=pod, container=container)))
+    render.encoded(_EDITS)

@@ -6,51 +6,74 @@ the same key twice (a conflict with oneself), a key that begins with `-` (a remo
 without an environment (it would get the container's), text that is not UTF-8.
 """
 
+import functools
 import posixpath
 from collections.abc import Iterable
 
 from nri_nvidia import errors
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.edits import model
+from nri_nvidia.ttrpc import wire
 
 _PROPAGATION = frozenset({"private", "rprivate", "shared", "rshared", "slave", "rslave"})
+_ADJUST = 1
+_MOUNTS, _ENV, _HOOKS, _LINUX = 3, 4, 5, 6
+_ARGS = 2
 _STAGES = {
-    "prestart": "prestart",
-    "createRuntime": "create_runtime",
-    "createContainer": "create_container",
-    "startContainer": "start_container",
-    "poststart": "poststart",
-    "poststop": "poststop",
+    "prestart": 1,
+    "createRuntime": 2,
+    "createContainer": 3,
+    "startContainer": 4,
+    "poststart": 5,
+    "poststop": 6,
 }
+"""The numbers of fields (`protos/nri.proto`): of the response, the adjustment, a hook, Hooks."""
+_KEPT = 128
 
 
-def response(edits: model.ContainerEdits) -> api.CreateContainerResponse:
-    """Give the whole answer; for empty edits an empty one, which leaves the container alone.
+def encoded(edits: model.ContainerEdits) -> bytes:
+    """Give the whole answer, a CreateContainerResponse; empty edits leave the container alone.
 
-    Raises Error for edits that NRI cannot carry, which is a defect of ours.
+    What containers have in common is encoded once: all mounts, all devices, and of a hook all but
+    its last argument, which is a token of its own. Raises Error for edits that NRI cannot carry,
+    which is a defect of ours.
     """
     if not edits:
-        return api.CreateContainerResponse()
-    return api.CreateContainerResponse(adjust=adjustment(edits))
+        return b""
+    adjust = _mounts_and_variables(edits.mounts, edits.env)
+    if edits.hooks:
+        adjust += wire.piece(_HOOKS, _encoded_hooks(edits.hooks))
+    return wire.piece(_ADJUST, adjust + _linux(edits.devices))
 
 
 def adjustment(edits: model.ContainerEdits) -> api.ContainerAdjustment:
-    """Give the adjustment alone; raises as `response()` does."""
-    mounts = [_mount(mount) for mount in edits.mounts]
-    _unique("mount", (mount.destination for mount in mounts))
-    _unique("variable", (key for key, _ in edits.env))
-    _unique("device", (device.path for device in edits.devices))
-    parts: dict[str, object] = {}
-    if mounts:
-        parts["mounts"] = mounts
-    if edits.env:
-        parts["env"] = [_variable(key, value) for key, value in edits.env]
-    if edits.hooks:
-        parts["hooks"] = _hooks(edits.hooks)
-    if edits.devices:
-        devices = [_device(device) for device in edits.devices]
-        parts["linux"] = api.LinuxContainerAdjustment(devices=devices)
-    return api.ContainerAdjustment(**parts)  # type: ignore[arg-type]
+    """Give the adjustment as a message; raises as `encoded()` does."""
+    answer = api.CreateContainerResponse().parse(encoded(edits))
+    return answer.adjust
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _mounts_and_variables(
+    mounts: tuple[model.MountEdit, ...], env: tuple[tuple[str, str], ...]
+) -> bytes:
+    messages = [_mount(mount) for mount in mounts]
+    _unique("mount", (message.destination for message in messages))
+    _unique("variable", (key for key, _ in env))
+    return b"".join(
+        [
+            *(wire.piece(_MOUNTS, bytes(message)) for message in messages),
+            *(wire.piece(_ENV, bytes(_variable(key, value))) for key, value in env),
+        ]
+    )
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _linux(devices: tuple[model.DeviceEdit, ...]) -> bytes:
+    if not devices:
+        return b""
+    _unique("device", (device.path for device in devices))
+    messages = [_device(device) for device in devices]
+    return wire.piece(_LINUX, bytes(api.LinuxContainerAdjustment(devices=messages)))
 
 
 def _mount(mount: model.MountEdit) -> api.Mount:
@@ -90,28 +113,33 @@ def _device(device: model.DeviceEdit) -> api.LinuxDevice:
     )
 
 
-def _hooks(hooks: Iterable[model.HookEdit]) -> api.Hooks:
-    stages: dict[str, list[api.Hook]] = {}
+def _encoded_hooks(hooks: Iterable[model.HookEdit]) -> bytes:
+    found = b""
     for hook in hooks:
-        name = _STAGES.get(hook.stage)
-        if name is None:
+        number = _STAGES.get(hook.stage)
+        if number is None:
             raise errors.Error(f"hook {hook.path} has an unknown stage, {hook.stage!r}")
-        stages.setdefault(name, []).append(_hook(hook))
-    return api.Hooks(**stages)
+        data = _hook(hook.path, hook.args[:-1], hook.env, hook.timeout)
+        # Pieces of a message may come in any order, if those of one list keep theirs.
+        last = b"".join(wire.piece(_ARGS, _text(part).encode()) for part in hook.args[-1:])
+        found += wire.piece(number, data + last)
+    return found
 
 
-def _hook(hook: model.HookEdit) -> api.Hook:
-    if not hook.env:
-        raise errors.Error(f"hook {hook.path} has no environment, it would get the container's")
+@functools.lru_cache(maxsize=_KEPT)
+def _hook(path: str, args: tuple[str, ...], env: tuple[str, ...], timeout: int) -> bytes:
+    if not env:
+        raise errors.Error(f"hook {path} has no environment, it would get the container's")
     parts: dict[str, api.OptionalInt] = {}
-    if hook.timeout > 0:  # 0 would fail at once
-        parts["timeout"] = api.OptionalInt(value=hook.timeout)
-    return api.Hook(
-        path=_text(hook.path),
-        args=[_text(argument) for argument in hook.args],
-        env=[_text(entry) for entry in hook.env],
+    if timeout > 0:  # 0 would fail at once
+        parts["timeout"] = api.OptionalInt(value=timeout)
+    message = api.Hook(
+        path=_text(path),
+        args=[_text(argument) for argument in args],
+        env=[_text(entry) for entry in env],
         **parts,
     )
+    return bytes(message)
 
 
 def _unique(what: str, keys: Iterable[str]) -> None:

@@ -94,6 +94,22 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
     return Parsed(request=request, reasons=tuple(noted))
 
 
+def markers(rules: policy.RequestPolicy) -> tuple[bytes, ...]:
+    """Give texts of which a container holds one, in UTF-8, if `parse` reads anything from it.
+
+    One without any of them in its variables, mounts and annotations is no GPU container, whatever
+    else it has; the contrary is not true. Each is what the channels above look for: a variable
+    that is set, the directory in a mount's destination (of the whole path only the names are
+    sure, since it need not be clean), an annotation's prefix.
+    """
+    variables = (VISIBLE_DEVICES, "CUDA_VERSION", *rules.swarm_resources)
+    texts = [f"{name}=" for name in variables]
+    texts += [posixpath.basename(MOUNT_ROOT)] if rules.accept_volume_mounts else []
+    texts += rules.annotation_prefixes
+    # What is no text cannot be in one, either: that no request holds.
+    return tuple(text.encode("utf-8", "surrogatepass") for text in dict.fromkeys(texts))
+
+
 def _passed_over(
     source: model.Source,
     variable: str,
@@ -255,7 +271,7 @@ def _may_use_environment(container: containers.Container, rules: policy.RequestP
 
 def imex_channels(container: containers.Container, rules: policy.RequestPolicy) -> tuple[str, ...]:
     """Read the IMEX channels; `all` is possible through mounts only, `none` is none."""
-    env = container.environment()
+    env = container.environment(IMEX_CHANNELS)
     if rules.accept_volume_mounts:
         asked = [m[5:] for m in _mount_requests(container.mounts) if m.startswith("imex/")]
         if asked:

@@ -29,7 +29,7 @@ from nri_nvidia import errors as base_errors
 from nri_nvidia._api import ttrpc
 from nri_nvidia._api.google import rpc
 
-from . import errors, frames, mux, wire
+from . import envelope, errors, frames, mux, wire
 
 _MESSAGE_LIMIT = 4000
 _LAST_STREAM = (1 << 32) - 1
@@ -164,7 +164,7 @@ class Connection:
         Raises LocalProtocolError, and leaves it open, when the result is too long to be sent.
         """
         self._must_be_open(stream)
-        response = bytes(ttrpc.Response(payload=payload))
+        response = envelope.response(payload)
         data = self._encode(self._serves, stream, frames.Type.RESPONSE, response)
         self._served.discard(stream)
         return data
@@ -209,10 +209,9 @@ class Connection:
                 f"{len(self._served)} calls are open, no more are taken",
             )
         try:
-            wire.check(ttrpc.Request, frame.data)
+            request = envelope.request(frame.data)
         except errors.RemoteProtocolError as error:
             return self._refused(stream, invalid, f"undecodable request: {error}")
-        request = ttrpc.Request().parse(frame.data)
         self._served.add(stream)
         return Request(
             stream=stream,

@@ -8,8 +8,8 @@ handler (an error, a defect, no end), the caller is told before its own time is 
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import grpclib
@@ -36,6 +36,25 @@ class Service(Protocol):
     """What the generated service bases are."""
 
     def __mapping__(self) -> Mapping[str, const.Handler]: ...
+
+
+@attrs.frozen(kw_only=True)
+class Raw:
+    """Serves a method from the undecoded request to the encoded answer.
+
+    `serve` raises RemoteProtocolError for what it cannot decode. `says_nothing` tells without
+    decoding that the answer is the empty message: then it is given at once, without a task.
+    """
+
+    serve: Callable[[bytes], Awaitable[bytes]]
+    says_nothing: Callable[[bytes], bool]
+
+
+@runtime_checkable
+class RawService(Protocol):
+    """A service that serves some of its methods itself, by their routes."""
+
+    def raw(self) -> Mapping[str, Raw]: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +91,12 @@ class Server:
             for service in services
             for route, handler in service.__mapping__().items()
         }
+        self._raw = {
+            route: raw
+            for service in services
+            if isinstance(service, RawService)
+            for route, raw in service.raw().items()
+        }
         self._margin = margin
         self._max_running = max_running
         self._observe = observe
@@ -79,18 +104,40 @@ class Server:
         self._stopping = ""
 
     def accept(self, link: transport.Link, request: connection.Request) -> None:
-        """Start to handle a request in a task of its own."""
+        """Answer a request at once where nothing is to be said, else in a task of its own."""
+        raw = self._raw.get(request.route)
+        if raw and not self._stopping and self._answered(link, request, raw):
+            return
         now = asyncio.get_running_loop().time()
         by = None
         if request.timeout is not None:
             by = now + request.timeout - min(self._margin, request.timeout / 2)
-        call = _Call(link, request, self._handlers.get(request.route), by, self._observe)
+        handler = raw or self._handlers.get(request.route)
+        call = _Call(link, request, handler, by, self._observe)
         self._calls.add(call)
         call.task.add_done_callback(lambda _: self._finished(link, call))
         if self._stopping:
             call.stop(self._stopping)
         if len(self._calls) >= self._max_running:
             link.hold()
+
+    def _answered(self, link: transport.Link, request: connection.Request, raw: Raw) -> bool:
+        """Give the empty answer if that is all; in doubt it is left to a task."""
+        try:
+            # A peer that does not read its answers is to be waited for.
+            if not (link.is_open and link.is_writable and raw.says_nothing(request.payload)):
+                return False
+        except Exception:
+            log.exception("%s could not be judged by its bytes", request.route)
+            return False
+        link.send(link.state.answer(request.stream, b""))
+        if self._observe is not None:
+            self._observe(
+                Outcome(
+                    route=request.route, status=const.Status.OK, message="", elapsed=0, late=False
+                )
+            )
+        return True
 
     async def stop(self, reason: str = "this side is stopping") -> None:
         """Refuse what still runs, so that nobody takes silence for consent, and end it."""
@@ -113,7 +160,7 @@ class _Call:
         self,
         link: transport.Link,
         request: connection.Request,
-        handler: const.Handler | None,
+        handler: const.Handler | Raw | None,
         by: float | None,
         observe: Callable[[Outcome], None] | None,
     ) -> None:
@@ -208,7 +255,9 @@ class _Call:
             log.exception("%s failed", route)
             return const.Status.UNKNOWN, f"{type(error).__name__}: {error}", b""
 
-    async def _result(self, handler: const.Handler) -> bytes:
+    async def _result(self, handler: const.Handler | Raw) -> bytes:
+        if isinstance(handler, Raw):
+            return await handler.serve(self._request.payload)
         if handler.cardinality is not const.Cardinality.UNARY_UNARY:
             raise grpclib.GRPCError(const.Status.UNIMPLEMENTED, "only unary calls are served")
         wire.check(handler.request_type, self._request.payload)

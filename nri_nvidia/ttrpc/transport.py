@@ -59,6 +59,11 @@ class Link(asyncio.Protocol):
         """Whether reading is stopped by us."""
         return self._held
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer has taken most of what was sent."""
+        return self._writable.is_set()
+
     def must_be_open(self) -> None:
         """Raise the reason when the link has ended, ConnectionLost when it has not begun."""
         if self._ended.done():

@@ -18,14 +18,12 @@ from typing import Any
 import attrs
 
 from nri_nvidia import pipeline
-from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.config import model as config_model
-from nri_nvidia.host import cache, model, report, scan
+from nri_nvidia.host import cache, model, report, scan, watch
 from nri_nvidia.nri import convert, warmup
 from nri_nvidia.render import nri as render
-from nri_nvidia.request import container as containers
+from nri_nvidia.request import parse
 from nri_nvidia.testing import host as simulated
-from nri_nvidia.ttrpc import wire
 
 from . import requests
 
@@ -57,20 +55,20 @@ def decision(host: Path, runs: int) -> dict[str, list[int]]:
     data = requests.create(1, *requests.ALL)
     plain = requests.create(1)
 
-    def decode(payload: bytes) -> containers.Container:
-        wire.check(api.CreateContainerRequest, payload)
-        request = api.CreateContainerRequest().parse(payload)
-        return convert.container(request.pod, request.container)
+    markers = parse.markers(rules.request)
 
-    container = decode(data)
+    def asks_nothing(payload: bytes) -> bool:
+        return not any(marker in payload for marker in markers) and convert.is_whole(payload)
+
+    container = convert.created(data)
     plan = pipeline.plan(container, inventory, rules, context)
     if plan.decision is not pipeline.Decision.INJECT:
         raise SystemExit(f"the host gives no GPU: {plan.reasons}")
     return {
-        "decode": timed(lambda: decode(data), runs),
-        "decode, nothing asked": timed(lambda: decode(plain), runs),
+        "decode": timed(lambda: convert.created(data), runs),
+        "judge, nothing asked": timed(lambda: asks_nothing(plain), runs),
         "plan": timed(lambda: pipeline.plan(container, inventory, rules, context), runs),
-        "render and encode": timed(lambda: bytes(render.response(plan.edits)), runs),
+        "render and encode": timed(lambda: render.encoded(plan.edits), runs),
     }
 
 
@@ -80,12 +78,14 @@ def looks(host: Path, runs: int) -> dict[str, list[int]]:
     document = host / "nvml.json"
     told = report.parse(document.read_bytes()) if document.exists() else None
     inventory = scan.scan(options, told)
-    many = with_files(inventory)
+    watched = watch.of(options, inventory)
+    many = watch.of(options, with_files(inventory))
     return {
         "scan": timed(lambda: scan.scan(options, told), max(3, runs // 20)),
-        "fingerprint": timed(lambda: cache.fingerprint(options, inventory), runs),
+        "fingerprint": timed(lambda: cache.fingerprint(options, watched), runs),
         f"fingerprint, {FILES} files": timed(lambda: cache.fingerprint(options, many), runs),
-        "driver state": timed(lambda: cache.driver_state(options), runs),
+        f"behind the answer, {FILES} files": timed(lambda: watch.file_stamps(many.files), runs),
+        "driver state": timed(lambda: watch.driver_state(options), runs),
         "mig devices": [sum(len(gpu.mig_devices) for gpu in inventory.gpus)],
         "files": [len(inventory.files)],
     }

@@ -254,5 +254,5 @@ def test_a_user_namespace_is_seen_in_every_door(kinds):
     listed = [bytes(api.LinuxNamespace(type=kind, path="/proc/7/ns/x")) for kind in kinds]
     shown = api.Container(id="c", linux=api.LinuxContainer(namespaces=listed))
     spec = {"linux": {"namespaces": [{"type": kind} for kind in kinds]}}
-    for container in (convert.container(api.PodSandbox(), shown), bundle.container(spec)):
+    for container in (convert.container(bytes(shown), convert.Pod()), bundle.container(spec)):
         assert container.user_namespace is ("user" in kinds)

@@ -7,7 +7,12 @@ from nri_nvidia.edits import model
 
 
 class Noting:
-    """`heard` has (what, argument) in order; `create` may be replaced."""
+    """`heard` has (what, argument) in order; `create` may be replaced.
+
+    It wants to hear of every container: the empty marker is in each.
+    """
+
+    markers: tuple[bytes, ...] = (b"",)
 
     def __init__(self):
         self.heard = []

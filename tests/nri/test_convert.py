@@ -12,10 +12,15 @@ from nri_nvidia.ttrpc import errors
 from . import messages
 
 
+def joined(pod, shown):
+    """Read a container as it comes with its pod."""
+    return convert.created(bytes(api.CreateContainerRequest(pod=pod, container=shown)))
+
+
 def test_a_container_is_joined_with_its_pod():
     """All that a decision may look at is there."""
     shown = messages.container(variables=1, mounts=1)
-    assert convert.container(messages.pod(), shown) == model.Container(
+    assert joined(messages.pod(), shown) == model.Container(
         id="c0",
         name="main",
         pod="pod0",
@@ -54,20 +59,20 @@ def test_a_container_is_joined_with_its_pod():
 def test_privileged_is_an_allow_all_rule(rule, privileged):
     """Only a rule without type and numbers shows a privileged container; else nobody can tell."""
     shown = messages.container(rules=(messages.DENY_ALL, messages.rule(**rule)))
-    assert convert.container(messages.pod(), shown).privileged is privileged
+    assert joined(messages.pod(), shown).privileged is privileged
 
 
 def test_a_container_without_id_is_refused():
     """An empty id means that the request was not understood."""
     with pytest.raises(errors.RemoteProtocolError, match="without an id"):
-        convert.container(messages.pod(), api.Container())
+        joined(messages.pod(), api.Container())
 
 
 def test_a_broken_part_is_refused():
     """A truncated mount is an error, not half a path."""
     shown = api.Container(id="c", mounts=[b"\x0a\x05/a"])
     with pytest.raises(errors.RemoteProtocolError, match="claims 5 bytes"):
-        convert.container(messages.pod(), shown)
+        joined(messages.pod(), shown)
 
 
 @hypothesis.settings(deadline=None)
@@ -81,7 +86,7 @@ def test_any_parts_give_a_container_or_a_protocol_error(part, rule, hooks):
         linux=api.LinuxContainer(devices=[part], resources=api.LinuxResources(devices=[rule])),
     )
     try:
-        found = convert.container(messages.pod(), shown)
+        found = joined(messages.pod(), shown)
     except errors.RemoteProtocolError:
         return
     assert len(found.mounts) == len(found.devices) == 1
@@ -92,7 +97,7 @@ def test_listed_containers_find_their_pod():
     pods = convert.listed_pods([bytes(messages.pod(0)), bytes(messages.pod(1))])
     data = bytes(messages.container("c9", pod_id="p1"))
     found = convert.listed_container(data, pods)
-    created = convert.container(messages.pod(1), messages.container("c9", pod_id="p1"))
+    created = joined(messages.pod(1), messages.container("c9", pod_id="p1"))
     assert found == created
     orphan = convert.listed_container(bytes(messages.container(pod_id="gone")), pods)
     assert attrs.evolve(orphan, pod="x").pod == "x"

@@ -21,14 +21,14 @@ HOOK = model.HookEdit(
 
 def sent(edits):
     """Give the answer as the runtime decodes it."""
-    data = bytes(nri.response(edits))
+    data = nri.encoded(edits)
     wire.check(api.CreateContainerResponse, data)
     return api.CreateContainerResponse().parse(data).adjust
 
 
 def test_empty_edits_are_an_empty_answer():
     """A container that gets nothing is created exactly as without a plugin."""
-    assert bytes(nri.response(model.ContainerEdits())) == b""
+    assert nri.encoded(model.ContainerEdits()) == b""
 
 
 def test_everything_arrives():
@@ -122,4 +122,31 @@ def test_a_bind_mount_says_its_propagation():
 def test_what_nri_would_misunderstand_is_refused(edits, reason):
     """Edits which a runtime would reject, drop or take for something else raise an error."""
     with pytest.raises(errors.Error, match=reason):
-        nri.response(model.ContainerEdits(**edits))
+        nri.encoded(model.ContainerEdits(**edits))
+
+
+def test_what_containers_share_does_not_leak():
+    """Two containers differ by their hook's token alone: each has its own, the rest is equal."""
+    hooks = [attrs.evolve(HOOK, args=("hook", "--token", token)) for token in ("one", "two", "")]
+    answers = [
+        sent(model.ContainerEdits(mounts=(MOUNT,), devices=(DEVICE,), hooks=(hook,)))
+        for hook in hooks
+    ]
+    shown = [answer.hooks.create_container[0].args for answer in answers]
+    assert shown == [list(hook.args) for hook in hooks]
+    assert answers[0].mounts == answers[1].mounts
+    assert answers[0].linux == answers[1].linux
+    [bare] = sent(
+        model.ContainerEdits(hooks=(attrs.evolve(HOOK, args=()),))
+    ).hooks.create_container
+    assert bare.args == []
+
+
+def test_order_is_kept():
+    """Mounts, arguments and hooks of a stage come in the order of the edits."""
+    mounts = tuple(attrs.evolve(MOUNT, destination=f"/{number}") for number in range(200))
+    hooks = tuple(attrs.evolve(HOOK, path=f"/opt/{number}") for number in range(3))
+    adjust = sent(model.ContainerEdits(mounts=mounts, hooks=hooks))
+    assert [mount.destination for mount in adjust.mounts] == [m.destination for m in mounts]
+    assert [hook.path for hook in adjust.hooks.create_container] == [h.path for h in hooks]
+    assert [list(hook.args) for hook in adjust.hooks.create_container] == [["hook", "run"]] * 3

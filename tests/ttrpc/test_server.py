@@ -324,3 +324,66 @@ async def test_calls_end_with_the_connection():
         assert isinstance(call.result(), errors.ConnectionLost)
         with pytest.raises(errors.ConnectionLost, match="the peer closed"):
             await stub.create_container(api.CreateContainerRequest())
+
+
+class Undecoded(Service):
+    """A plugin that serves CreateContainer by its bytes."""
+
+    def __init__(self, serve, says_nothing):
+        super().__init__()
+        self._raw = server.Raw(serve=serve, says_nothing=says_nothing)
+
+    def raw(self):
+        return {"/nri.pkg.api.v1alpha1.Plugin/CreateContainer": self._raw}
+
+
+async def ask(service, payload=b"x", **options):
+    """Send bytes; gives the response as it came."""
+    async with testing.joined([service], **options) as (caller, _):
+        route = "/nri.pkg.api.v1alpha1.Plugin/CreateContainer"
+        _, future = caller.channel.start(route, payload, 2.0)
+        return await future
+
+
+async def test_a_raw_method_is_given_bytes_and_gives_bytes():
+    """Neither request nor answer passes the message library."""
+
+    async def serve(data):
+        return data + b"!"
+
+    response = await ask(Undecoded(serve, lambda _: False), b"\xff\xff")
+    assert (response.code, response.payload) == (0, b"\xff\xff!")
+
+
+async def test_a_request_of_which_the_bytes_say_enough_is_answered_at_once():
+    """The answer is empty, nothing is served, and the outcome is told."""
+    outcomes = []
+
+    async def serve(_data):
+        raise AssertionError
+
+    response = await ask(Undecoded(serve, lambda _: True), observe=outcomes.append)
+    assert (response.code, response.payload) == (0, b"")
+    assert [(outcome.status, outcome.late) for outcome in outcomes] == [(const.Status.OK, False)]
+
+
+async def test_a_defect_in_the_look_at_the_bytes_skips_nothing(caplog):
+    """In doubt the request is served whole."""
+
+    async def serve(_data):
+        return b"served"
+
+    response = await ask(Undecoded(serve, lambda _: 1 // 0))
+    assert response.payload == b"served"
+    assert "could not be judged" in caplog.text
+
+
+async def test_undecodable_bytes_are_a_raw_methods_error():
+    """RemoteProtocolError of the method is the caller's fault, as with decoded ones."""
+
+    async def serve(_data):
+        raise errors.RemoteProtocolError("half a field")
+
+    response = await ask(Undecoded(serve, lambda _: False))
+    assert response.code == const.Status.INVALID_ARGUMENT.value
+    assert response.message == "undecodable CreateContainer: half a field"
