@@ -286,10 +286,12 @@ def environment() -> dict[str, Any]:
         ),
         "",
     )
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-        check=False, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
+    commit = ""
+    with contextlib.suppress(FileNotFoundError):  # a machine may have the files and no git
+        commit = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+            check=False, capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
     hook_python = subprocess.run(
         ["/usr/bin/python3", "--version"], check=False, capture_output=True, text=True
     ).stdout.strip()

@@ -20,15 +20,15 @@ from . import conftest, machines
 DEMO = (machines.ROOT / ".venv/bin/python", machines.LIB / "demo.py")
 """What contrib/demo becomes when everything is set up."""
 PRIVATE = r"""
-mount -t proc proc /proc
-mount -t tmpfs -o mode=1777 tmpfs /mnt
+mount -n -t proc proc /proc
+mount -n -t tmpfs -o mode=1777 tmpfs /mnt
 case $CHECKOUT in
 /tmp/*)
 	mkdir -p "/mnt/${CHECKOUT#/tmp/}"
-	mount --bind "$CHECKOUT" "/mnt/${CHECKOUT#/tmp/}"
+	mount -n --bind "$CHECKOUT" "/mnt/${CHECKOUT#/tmp/}"
 	;;
 esac
-mount --move /mnt /tmp
+mount -n --move /mnt /tmp
 there=$(ls -A /tmp)
 eval "$0"
 look() { cat /proc/self/mountinfo; ls /sys/class/net; }
@@ -146,7 +146,7 @@ def test_interrupted_while_setting_up(number: signal.Signals) -> None:
 def test_containerd_that_does_not_start() -> None:
     """A sentence with the reason and status 1."""
     programs = conftest.CACHE / "engines/containerd-2/bin/containerd"
-    with running(*DEMO, prepare=f"mount --bind /bin/false {programs}") as demo:
+    with running(*DEMO, prepare=f"mount -n --bind /bin/false {programs}") as demo:
         assert demo.end() == (1, NOTHING_LEFT), demo.printed
     assert "contrib/demo: containerd-2 ended at its start" in demo.printed
     assert "Traceback" not in demo.printed
@@ -155,7 +155,7 @@ def test_containerd_that_does_not_start() -> None:
 @pytest.mark.parametrize("missing", ["engines", "images"])
 def test_incomplete_setup(missing: str) -> None:
     """A sentence that says what to do, and status 1."""
-    with running(*DEMO, prepare=f"mount -t tmpfs tmpfs {conftest.CACHE / missing}") as demo:
+    with running(*DEMO, prepare=f"mount -n -t tmpfs tmpfs {conftest.CACHE / missing}") as demo:
         assert demo.end() == (1, NOTHING_LEFT), demo.printed
     assert "run contrib/setup" in demo.printed
     assert "Traceback" not in demo.printed

@@ -173,7 +173,7 @@ def test_reload_takes_a_good_file_and_leaves_the_old_for_a_bad_one(together, tmp
 
         await reload("inject.library_dri = 1\n", "config.toml:1: inject.library_dri")
         adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
-        assert adjusted.mounts[0].destination.startswith("/usr/local/nvidia/")
+        assert adjusted.mounts[0].destination.startswith("/usr/local/nvidia")
         await reload('inject.library_dir = "/opt/gpu"\n', "read again")
         adjusted = await pair.create(2, "NVIDIA_VISIBLE_DEVICES=0")
         assert adjusted.mounts[0].destination.startswith("/opt/gpu")
@@ -197,7 +197,9 @@ def test_configuration_of_the_runtime_is_used_and_a_bad_one_is_told(together):
         with pytest.raises(runtime.CreationFailed, match=r"inject\.library_dir"):
             await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
         assert bytes(await pair.create(2)) == b""
-        assert "library_dir" in pair.daemon.logged()
+        await asyncio.to_thread(
+            pair.daemon.until, lambda: "library_dir" in pair.daemon.logged(), "the log's line"
+        )
         assert "library_dir" in (await status(pair))["findings"][0]["message"]
 
     together(bad, config="inject.library_dir = 3")

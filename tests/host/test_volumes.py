@@ -39,7 +39,7 @@ def mounted(tmp_path):
     def mount(options):
         place = tmp_path / f"fs{len(places)}"
         place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
+        subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
         places.append(place)
         return place
 
@@ -139,7 +139,7 @@ def test_unused_are_removed_and_used_are_not(driver, tmp_path):
     target.mkdir()
     holder = subprocess.Popen(
         ["unshare", "-m", "--propagation", "private", "sh", "-c",
-         'mount --bind "$0" "$1" && echo mounted && read line', tmp_path / "v/550-used", target],
+         'mount -n --bind "$0" "$1" && echo mounted && read line', tmp_path / "v/550-used", target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert holder.stdout.readline() == b"mounted\n"

@@ -230,7 +230,7 @@ def test_a_read_only_layer_is_kept(case, runtime):
     for name, ready in both_ways(case, weak):
         for folder in ("usr/local/nvidia", "sys"):
             (ready.root / folder).mkdir(parents=True, exist_ok=True)
-        script = 'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; "$@"'
+        script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,ro "$0"; "$@"'
         ready.run(
             runtime, ["/bin/quiet"], prefix=["unshare", "--mount", "sh", "-c", script, str(ready.root)],
             change=lambda document: document["root"].update(readonly=True),
@@ -343,7 +343,7 @@ def million(shared):
     """A directory in memory with a million names of libraries."""
     folder = shared / "million"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=0", "none", folder], check=True)
+    subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "nr_inodes=0", "none", folder], check=True)
     try:
         library = bundles.make_library(folder / "lib/libown.so.1")
         there = os.open(library.parent, os.O_RDONLY | os.O_DIRECTORY)

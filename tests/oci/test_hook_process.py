@@ -205,7 +205,7 @@ def test_a_root_that_the_engine_made_read_only(ready, runtime):
     """A read-only mount of an image's layer is never written to; the container starts."""
     kept = [ready.root / name for name in ("etc", "usr", "lib")]  # crun itself writes to dev
     before = [bundles.snapshot(folder) for folder in kept]
-    script = 'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; "$@"'
+    script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,ro "$0"; "$@"'
     result = ready.run(
         runtime, ["/bin/quiet"], mounts=[], prefix=[*PRIVATE, script, str(ready.root)],
         change=lambda document: document["root"].update(readonly=True),
@@ -217,7 +217,7 @@ def test_a_root_that_the_engine_made_read_only(ready, runtime):
 
 def test_a_root_that_the_runtime_made_read_only(ready):
     """A read-only mount of the root upon itself, as old crun has it, is made writable for us."""
-    script = 'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; exec "$@"'
+    script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,ro "$0"; exec "$@"'
     result = ready.direct(prefix=[*PRIVATE, script, str(ready.root)])
     assert result.report["ok"]
     assert set(bundles.LIBRARIES) < set(bundles.cached(ready.root))
@@ -225,7 +225,7 @@ def test_a_root_that_the_runtime_made_read_only(ready):
 
 def test_a_root_that_allows_no_execution(ready):
     """ldconfig does not run from the image, so a noexec mount does not matter."""
-    script = 'mount --bind "$0" "$0"; mount -o remount,bind,noexec "$0"; exec "$@"'
+    script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,noexec "$0"; exec "$@"'
     assert ready.direct(prefix=[*PRIVATE, script, str(ready.root)]).report["ok"]
 
 
