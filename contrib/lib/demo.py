@@ -172,8 +172,8 @@ def demonstrate(interruptions: Interruptions) -> bool:
 
 def main() -> int:
     """Demonstrate; 1 when something did not work, with a sentence that says what."""
+    interruptions = Interruptions()
     try:
-        interruptions = Interruptions()
         well = demonstrate(interruptions)
         interruptions.check()
     except (
@@ -185,6 +185,8 @@ def main() -> int:
         AssertionError,
         OSError,
     ) as error:
+        # What is put away after a signal may fail for that very reason.
+        interruptions.check()
         told = error.message if isinstance(error, grpclib.GRPCError) else error
         print(f"\ncontrib/demo: {told}", file=sys.stderr)
         return 1
