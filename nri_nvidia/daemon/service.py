@@ -248,11 +248,14 @@ class Service:
     async def _first_look(self) -> None:
         """Look at the host beside the registration, so that the first container finds it known."""
         hook = self._config.hook
+        look = None
+        with contextlib.suppress(RuntimeError):  # no thread: whoever waits says so
+            look = self._watch.begin()
         if hook.enabled:
             with contextlib.suppress(errors.Error):
                 await self._place.ready(hook, _FIRST_LOOK)
         with contextlib.suppress(errors.Error):
-            found = await self._watch.inventory(_FIRST_LOOK)
+            found = await self._watch.inventory(_FIRST_LOOK, look)
             self._decider.prepare(found)
             logger.info(
                 "this node: driver %s, %d GPUs, %d driver files",
