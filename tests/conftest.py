@@ -3,15 +3,31 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 DRIVER = Path("/dev/nvidiactl")
+
+# The same examples each time, on a machine of any speed; --long looks for new ones.
+hypothesis.settings.register_profile(
+    "seeded",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile("searching", deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="also run the tests that are marked `long`"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the examples before the test modules are read, which derive from these settings."""
+    long = config.getoption("--long")
+    hypothesis.settings.load_profile("searching" if long else "seeded")
 
 
 @pytest.hookimpl(trylast=True)
