@@ -84,7 +84,8 @@ def children(pid: int) -> list[int]:
 def running(*command: str | Path, prepare: str = ":") -> Iterator[Run]:
     """Run a demo after a piece of shell script in its mount namespace."""
     with subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
+        # A shell cannot trap what was ignored when it began, as in a job in the background.
+        ["env", "--default-signal=INT", "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
          "bash", "-uc", PRIVATE, prepare, *command],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "CHECKOUT": str(machines.ROOT)},
