@@ -124,8 +124,15 @@ class Daemon:
         self.until(lambda: self.status()["driver"].get("nvml") == "ok", "NVML's answer")
         return self
 
+    def held(self) -> list[str]:
+        """List the driver's nodes that are open, and what of it is mapped: never anything."""
+        base = Path(f"/proc/{self.pid}")
+        nodes = ("/dev/nvidia", f"{self.host}/dev/")
+        mapped = (base / "maps").read_text()
+        return [path for path in self.nvidia_files() if path.startswith(nodes) or path in mapped]
+
     def nvidia_files(self) -> list[str]:
-        """List what of the driver the process has open or mapped."""
+        """List what of the driver the process has open or mapped; a scan opens libraries."""
         base = Path(f"/proc/{self.pid}")
         links = [os.readlink(entry) for entry in (base / "fd").iterdir() if entry.is_symlink()]
         maps = [line.split(maxsplit=5)[-1] for line in (base / "maps").read_text().splitlines()]

@@ -164,12 +164,14 @@ async def test_status_tells_who_holds_what(engine, daemon):
 
 async def test_daemon_keeps_nothing_of_the_driver_open(engine, daemon):
     """Neither a node nor a library, before and after a hundred containers."""
+    assert daemon.held() == []
     daemon.until(lambda: not daemon.nvidia_files(), "a scan's end")
     async with engine.pod() as pod:
         for _ in range(100):
             created = await pod.create("busybox", env={"NVIDIA_VISIBLE_DEVICES": "all"})
             await created.remove()
     # A scan reads what a library is, and closes it.
+    assert daemon.held() == []
     daemon.until(lambda: not daemon.nvidia_files(), "a scan's end")
     assert daemon.status()["counts"]["inject"] == 100
 
