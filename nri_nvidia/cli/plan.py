@@ -3,17 +3,15 @@
 
 import argparse
 import sys
-from typing import Any
 
 import attrs
 
-from nri_nvidia import errors, pipeline, resolve
+from nri_nvidia import errors, pipeline
 from nri_nvidia.cli import output, settings
 from nri_nvidia.config import model as config_model
-from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import cache, model
 from nri_nvidia.oci import bundle
-from nri_nvidia.render import cdi, oci
+from nri_nvidia.render import cdi, document, oci
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import parse
 
@@ -60,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
             return 0 if decided.created else 1
     match options.format:
         case "json":
-            output.print_json(document(decided))
+            output.print_json(document.plan(decided))
         case "text":
             output.print_lines(_text(decided))
         case "nri":
@@ -91,53 +89,6 @@ def _decided(
         return pipeline.plan(container, host.get(), rules, context)
     except errors.HostError as error:
         return pipeline.refused(error, parse.parse(container, rules.request).request)
-
-
-def document(plan: pipeline.Plan) -> dict[str, Any]:
-    """Give a plan as the documented JSON; `gpus` and `edits` are filled when it injects."""
-    request = plan.request
-    injected = plan.decision is pipeline.Decision.INJECT
-    return {
-        "decision": str(plan.decision),
-        "reasons": [attrs.asdict(reason) for reason in plan.reasons],
-        "request": {
-            "source": str(request.source) if request else None,
-            "devices": list(request.devices) if request else [],
-            "capabilities": sorted(map(str, request.capabilities)) if request else [],
-            "imex_channels": list(request.imex_channels) if request else [],
-        },
-        "gpus": [gpu_document(item) for item in plan.assigned],
-        "driver_version": plan.driver_version,
-        "edits": _edits(plan.edits) if injected else None,
-    }
-
-
-def gpu_document(item: resolve.Assigned) -> dict[str, Any]:
-    """Give one assigned GPU or MIG device as the documented JSON."""
-    gpu, mig = item.gpu, item.mig
-    return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "minor": gpu.minor,
-        "bus_id": gpu.bus_id,
-        "mig": mig
-        and {
-            "uuid": mig.uuid,
-            "gi": mig.gi,
-            "ci": mig.ci,
-            "index": mig.index,
-            "profile": mig.profile,
-        },
-    }
-
-
-def _edits(edits: edits_model.ContainerEdits) -> dict[str, Any]:
-    return {
-        "env": dict(edits.env),
-        "devices": [attrs.asdict(device) for device in edits.devices],
-        "mounts": [attrs.asdict(mount) for mount in edits.mounts],
-        "hooks": [attrs.asdict(hook) for hook in edits.hooks],
-    }
 
 
 def _container(options: argparse.Namespace, base: containers.Container) -> containers.Container:

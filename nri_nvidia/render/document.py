@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decision as the documented JSON of `plan --json`, which the daemon's records hold as well."""
+
+from typing import Any
+
+import attrs
+
+from nri_nvidia import pipeline, resolve
+from nri_nvidia.edits import model
+
+
+def plan(decided: pipeline.Plan) -> dict[str, Any]:
+    """Give a plan as the documented JSON; `gpus` and `edits` are filled when it injects."""
+    request = decided.request
+    injected = decided.decision is pipeline.Decision.INJECT
+    return {
+        "decision": str(decided.decision),
+        "reasons": [attrs.asdict(reason) for reason in decided.reasons],
+        "request": {
+            "source": str(request.source) if request else None,
+            "devices": list(request.devices) if request else [],
+            "capabilities": sorted(map(str, request.capabilities)) if request else [],
+            "imex_channels": list(request.imex_channels) if request else [],
+        },
+        "gpus": [gpu(item) for item in decided.assigned],
+        "driver_version": decided.driver_version,
+        "edits": _edits(decided.edits) if injected else None,
+    }
+
+
+def gpu(item: resolve.Assigned) -> dict[str, Any]:
+    """Give one assigned GPU or MIG device as the documented JSON."""
+    card, mig = item.gpu, item.mig
+    return {
+        "index": card.index,
+        "uuid": card.uuid,
+        "minor": card.minor,
+        "bus_id": card.bus_id,
+        "mig": mig
+        and {
+            "uuid": mig.uuid,
+            "gi": mig.gi,
+            "ci": mig.ci,
+            "index": mig.index,
+            "profile": mig.profile,
+        },
+    }
+
+
+def _edits(edits: model.ContainerEdits) -> dict[str, Any]:
+    return {
+        "env": dict(edits.env),
+        "devices": [attrs.asdict(device) for device in edits.devices],
+        "mounts": [attrs.asdict(mount) for mount in edits.mounts],
+        "hooks": [attrs.asdict(hook) for hook in edits.hooks],
+    }
