@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from nri_nvidia import errors, resolve
+from nri_nvidia import errors, resolve, suitability
 from nri_nvidia.edits import build, model, options, present, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
@@ -151,6 +151,7 @@ def _decide(
     noted = (*parsed.reasons, *allocation.reasons, *_not_given(container, request))
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
+    noted += suitability.require(request, allocation.assigned, inventory)
     built = build.build(
         request,
         allocation,

@@ -133,7 +133,10 @@ def _slim(decided: Decided) -> Decided:
     """Give a decision without its edits, and with what a container wrote cut to a length."""
     plan = decided.plan
     request = plan.request and attrs.evolve(
-        plan.request, devices=tuple(map(_short, plan.request.devices[:_KEPT_DEVICES]))
+        plan.request,
+        devices=tuple(map(_short, plan.request.devices[:_KEPT_DEVICES])),
+        requirements=(),
+        disable_require="",
     )
     reasons = tuple(
         attrs.evolve(reason, message=_short(reason.message, _KEPT_MESSAGE))

@@ -31,13 +31,22 @@ class Source(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
+class Requirement:
+    """What a container requires of node and GPU, as `variable` states it (`conditions`)."""
+
+    variable: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
 class GpuRequest:
     """A container's request for the driver, and for GPUs if `devices` is not empty.
 
     `devices` is `("all",)`, a list of ids without duplicates in the order given, or empty for
     `none`: driver files and control nodes but no GPU. "Not a GPU container" is None, never a
     GpuRequest. `variable` is what the ids were read from, for messages. `all_capabilities` tells
-    that capabilities were not named one by one.
+    that capabilities were not named one by one. `disable_require` is what NVIDIA_DISABLE_REQUIRE
+    says and what does not switch the requirements off.
     """
 
     source: Source
@@ -47,7 +56,8 @@ class GpuRequest:
     variable: str = "NVIDIA_VISIBLE_DEVICES"
     legacy_image: bool = False
     imex_channels: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    disable_require: str = ""
 
     @property
     def wants_all(self) -> bool:

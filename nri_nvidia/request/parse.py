@@ -90,6 +90,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         capabilities=chosen,
         all_capabilities=_wants_all_capabilities(env, legacy=legacy),
         requirements=wanted,
+        disable_require=env.get(requirements.DISABLE, "") if wanted else "",
     )
     return Parsed(request=request, reasons=tuple(noted))
 

@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 
 from nri_nvidia import errors
+from nri_nvidia.request import model
 
+DISABLE = "NVIDIA_DISABLE_REQUIRE"
 _PREFIX = "NVIDIA_REQUIRE_"
 _NOT_REQUIREMENTS = "NVIDIA_REQUIRE_JETPACK"
 _DISABLING = {"1", "t", "T", "TRUE", "true", "True"}
@@ -13,21 +15,25 @@ _CUDA_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.ASCII)
 _MAX_COMPONENT = 2**32 - 1
 
 
-def collect(env: Mapping[str, str], *, legacy: bool, disabled: bool) -> tuple[str, ...]:
-    """Give the requirement texts in the order of their variables' names, the implied one first.
+def collect(
+    env: Mapping[str, str], *, legacy: bool, disabled: bool
+) -> tuple[model.Requirement, ...]:
+    """Give the requirements in the order of their variables' names, the implied one first.
 
     An old image implies `cuda>=MAJOR.MINOR` of its CUDA_VERSION. Raises RequestError when that
     variable is not a version. A text may be empty (an empty variable states nothing).
     """
-    if disabled or env.get("NVIDIA_DISABLE_REQUIRE") in _DISABLING:
+    if disabled or env.get(DISABLE) in _DISABLING:
         return ()
     stated = tuple(
-        env[name]
+        model.Requirement(variable=name, text=env[name])
         for name in sorted(env)
         if name.startswith(_PREFIX) and not name.startswith(_NOT_REQUIREMENTS)
     )
-    implied = (f"cuda>={cuda_version(env['CUDA_VERSION'])}",) if legacy else ()
-    return implied + stated
+    if not legacy:
+        return stated
+    implied = f"cuda>={cuda_version(env['CUDA_VERSION'])}"
+    return (model.Requirement(variable="CUDA_VERSION", text=implied), *stated)
 
 
 def cuda_version(text: str) -> str:

@@ -13,6 +13,9 @@ CATEGORIES = (
     "driver-capabilities",
     "device-selection",
     "cuda-version",
+    "requirements-collection",
+    "requirements-legacy-dialect",
+    "requirements-csv-dialect",
 )
 
 LATER = {
@@ -24,6 +27,11 @@ LATER = {
 OTHER_MODE = {
     "select-csv-3": "csv: Jetson names its one device; ours are those of a PCI host",
     "select-csv-4": "csv: Jetson; `none` is none here on every host",
+    "reqcsv-bang": "csv: a lone ! is no operator there; the legacy dialect takes it for !=",
+    "reqcsv-brand_unset": "csv: what is not known fails there; in the legacy dialect it holds",
+    "reqcsv-cuda_unset": "csv: the same as reqcsv-brand_unset",
+    "reqcsv-driver_unset": "csv: the same as reqcsv-brand_unset",
+    "reqcsv-unknown_prop_and": "csv: an unknown property is passed over there; never silent here",
 }
 
 INTERNAL = {

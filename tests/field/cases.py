@@ -66,7 +66,7 @@ CASES: Final[dict[str, str]] = {
     "FC-054": "now",
     "FC-055": "now",
     "FC-056": "later: CUDA forward compatibility",
-    "FC-057": "later: requirements",
+    "FC-057": "now; an unknown property that decides is an error: never silent",
     "FC-058": "now; an unknown capability fails the creation: silence costs hours",
     "FC-059": "later: doctor",
     "FC-060": "now",
