@@ -63,3 +63,11 @@ def paint(text: str, code: str) -> str:
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{code}m{text}\033[0m"
+
+
+def ago(seconds: float) -> str:
+    """Give a length of time as a person says it, e.g. `3 min`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

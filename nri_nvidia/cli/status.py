@@ -2,60 +2,26 @@
 """`nri-nvidia status`: the daemon's state at a glance."""
 
 import argparse
-import asyncio
-import json
 import time
 from typing import Any
 
-from nri_nvidia import cli
-from nri_nvidia.cli import output, settings
+from nri_nvidia.cli import daemon, output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    settings.add_config(parser)
-    parser.add_argument("--socket", metavar="PATH", help="the daemon's control socket")
+    daemon.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the whole state as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     """Print the state; 1 when the daemon is not registered with a runtime."""
-    path = options.socket or settings.config(options.config).control.socket
-    document = asyncio.run(_ask(path))
+    document = daemon.status(daemon.socket(options))
     if options.json:
         output.print_json(document)
     else:
         print("\n".join(text(output.plain(document), time.time())))
     return 0 if document["runtime"]["registered"] else 1
-
-
-async def _ask(path: str) -> Any:
-    from grpclib import GRPCError, client, exceptions  # noqa: PLC0415
-
-    from nri_nvidia._api.control import v1  # noqa: PLC0415
-
-    channel = client.Channel(path=path)
-    try:
-        answer = await v1.ControlStub(channel).status(v1.StatusRequest(), timeout=10)
-        return json.loads(answer.json)
-    except (
-        GRPCError,
-        TimeoutError,
-        exceptions.StreamTerminatedError,
-        exceptions.ProtocolError,
-        ValueError,
-    ) as error:
-        raise cli.NotRunningError(
-            f"{path}: the daemon did not answer: {str(error) or 'nothing was said for 10 s'}",
-            hint="its log says why: journalctl -u nri-nvidia",
-        ) from error
-    except OSError as error:
-        raise cli.NotRunningError(
-            f"{path}: no daemon answers: {error.strerror or error}",
-            hint="start it: systemctl start nri-nvidia, or nri-nvidia run; only root may ask it",
-        ) from error
-    finally:
-        channel.close()
 
 
 def text(document: dict[str, Any], now: float) -> list[str]:
@@ -81,7 +47,7 @@ def _runtime(runtime: dict[str, Any], now: float) -> str:
     if not runtime["registered"]:
         before = f" (last with {runtime['name']} {runtime['version']})" if runtime["name"] else ""
         return output.paint("runtime: not registered", "31") + before
-    since = _ago(now - runtime["since"])
+    since = output.ago(now - runtime["since"])
     return f"runtime: {runtime['name']} {runtime['version']}, registered since {since}"
 
 
@@ -110,16 +76,15 @@ def _decision(entry: dict[str, Any], now: float) -> tuple[str, ...]:
     asked = ",".join(entry["asked"]) or "none"
     reason = entry["reasons"][-1]["message"] if entry["reasons"] else f"asked {asked}"
     took = f"{entry['duration_ms']:.1f} ms"
-    return (_ago(now - entry["time"]) + " ago", entry["decision"], took, _name(entry), reason)
+    return (
+        output.ago(now - entry["time"]) + " ago",
+        entry["decision"],
+        took,
+        _name(entry),
+        reason,
+    )
 
 
 def _name(entry: dict[str, Any]) -> str:
     parts = [entry["namespace"], entry["pod"], entry["name"]]
     return "/".join(part for part in parts if part) or entry["id"][:12]
-
-
-def _ago(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -11,7 +11,7 @@ from typing import Any
 from grpclib import server
 
 from nri_nvidia._api.control import v1
-from nri_nvidia.daemon import statedir, statusview
+from nri_nvidia.daemon import records, statedir, statusview
 
 _GOODBYE = 1.0
 """Seconds that a caller has to take its answer when the daemon ends."""
@@ -20,13 +20,23 @@ _GOODBYE = 1.0
 class Control(v1.ControlBase):
     """Answers questions about the daemon's state."""
 
-    def __init__(self, status: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Awaitable[dict[str, Any]]],
+        explain: Callable[[str], Awaitable[dict[str, Any]]],
+    ) -> None:
         self._status = status
+        self._explain = explain
 
     async def status(self, status_request: v1.StatusRequest) -> v1.StatusResponse:  # noqa: ARG002
         """Give the state as JSON."""
         document = await self._status()
         return v1.StatusResponse(json=json.dumps(document), schema=statusview.SCHEMA)
+
+    async def explain(self, explain_request: v1.ExplainRequest) -> v1.ExplainResponse:
+        """Give the decision over a container as JSON, or the containers that may be meant."""
+        document = await self._explain(explain_request.container)
+        return v1.ExplainResponse(json=json.dumps(document), schema=records.SCHEMA)
 
 
 async def serve(path: str, control: Control) -> server.Server:

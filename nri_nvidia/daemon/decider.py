@@ -8,12 +8,22 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import attrs
 
 from nri_nvidia import errors, pipeline
 from nri_nvidia.config import model as config_model
-from nri_nvidia.daemon import hookplace, hookreports, hostwatch, ledger, upgrades, volumekeeper
+from nri_nvidia.daemon import (
+    adoption,
+    decisionlog,
+    hookplace,
+    hookreports,
+    hostwatch,
+    ledger,
+    recorder,
+    volumekeeper,
+)
 from nri_nvidia.edits import hooks, volume
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import model as host
@@ -57,6 +67,7 @@ class Decider:
         place: hookplace.HookPlace,
         keeper: volumekeeper.VolumeKeeper,
         reports: hookreports.Receiver,
+        records: recorder.Recorder,
         on_config: Callable[[str], Awaitable[None]],
         on_registered: Callable[[], None],
     ) -> None:
@@ -64,6 +75,7 @@ class Decider:
         self.connection = Connection()
         self.fault: errors.Error | None = None
         self.place = place
+        self.records = records
         self._volumes = keeper
         self._watch = watch
         self._reports = reports
@@ -129,7 +141,19 @@ class Decider:
                 container.display,
                 container.id[:12],
             )
+            self._keep(container, pipeline.refused(_late(), parsed.request), started)
             raise
+        decided = self._keep(container, plan, started)
+        self._note(self._begun, container.id)
+        decisionlog.write(decided)
+        if not plan.created:
+            raise plan.refusal()
+        return plan.edits
+
+    def _keep(
+        self, container: containers.Container, plan: pipeline.Plan, started: float
+    ) -> ledger.Decided:
+        """Remember a decision, in memory and on disk."""
         decided = ledger.Decided(
             time=time.time(),
             container=container,
@@ -137,11 +161,8 @@ class Decider:
             duration_ms=(time.monotonic() - started) * 1000,
         )
         self.ledger.record(decided)
-        self._note(self._begun, container.id)
-        _log(decided)
-        if not plan.created:
-            raise plan.refusal()
-        return plan.edits
+        self.records.decided(ledger.shortened(decided))
+        return decided
 
     async def _plan(
         self, container: containers.Container, parsed: parse.Parsed, deadline: float
@@ -197,6 +218,7 @@ class Decider:
         """Note that a container's GPUs are free again."""
         self._note(self._ended, container_id)
         self._reports.forget(container_id)
+        self.records.ended(container_id, time.time())
         entry = self.ledger.drop(container_id)
         if entry:
             logger.info("%s (%s) has stopped", entry.container.display, container_id[:12])
@@ -205,6 +227,7 @@ class Decider:
         """Forget a container; it has stopped before, but that event may have been missed."""
         self._note(self._ended, container_id)
         self._reports.forget(container_id)
+        self.records.ended(container_id, time.time())
         self.ledger.drop(container_id)
 
     async def synchronized(self, existing: Sequence[containers.Container]) -> None:
@@ -213,35 +236,80 @@ class Decider:
         Containers come and go while this looks. One that was decided over on this connection is
         known to be as the ledger says; of those before, the answer may never have arrived.
         """
-        self.ledger.keep_only([*(container.id for container in existing), *self._begun])
+        existing_ids = frozenset((*(container.id for container in existing), *self._begun))
+        self.ledger.keep_only(existing_ids)
+        self.records.keep_only(existing_ids)
         gpus: tuple[host.Gpu, ...] | None = None
+        missed: list[containers.Container] = []
         for begin in range(0, len(existing), _BATCH):
             batch = existing[begin : begin + _BATCH]
             await asyncio.sleep(0)
-            if gpus is None and any(map(self._served, batch)):
+            served = [container for container in batch if self._served(container)]
+            if gpus is None and served:
                 gpus = await self._gpus()
+            kept = await self._kept([container.id for container in served])
             since = {*self._begun, *self._ended}
             for container in batch:
-                if container.id not in since:
-                    self._found(container, gpus or ())
+                if container.id in since:
+                    continue
+                if self._served(container):
+                    found = adoption.entry(container, gpus or (), kept.get(container.id))
+                    self.ledger.adopt(found)
+                elif self._is_missed(container):
+                    missed.append(container)
         self._noting = False
         self._begun.clear()
         self._ended.clear()
+        for container in missed:
+            await self._record_missed(container)
 
     def _note(self, events: collections.deque[str], container_id: str) -> None:
         if self._noting:
             events.append(container_id)
 
-    def _found(self, container: containers.Container, gpus: Sequence[host.Gpu]) -> None:
-        if self._served(container):
-            self.ledger.adopt(_adopted(container, gpus))
-        elif pipeline.asks(container, self.rules) and self.ledger.miss(container):
-            logger.warning(
-                "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
-                "recreate it to give it one",
-                container.display,
-                container.id[:12],
+    def _is_missed(self, container: containers.Container) -> bool:
+        """Tell a container that asked for something, got nothing, and is not known for it yet."""
+        if not pipeline.asks(container, self.rules) or not self.ledger.miss(container):
+            return False
+        logger.warning(
+            "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
+            "recreate it to give it one",
+            container.display,
+            container.id[:12],
+        )
+        return True
+
+    async def _record_missed(self, container: containers.Container) -> None:
+        """Keep what a container that was missed would have got, for `explain`."""
+        started = time.monotonic()
+        parsed = parse.parse(container, self.rules.request)
+        try:
+            inventory = await self._watch.inventory(_ADOPTION_LIMIT)
+            context = pipeline.Context(volumes=await self._volumes.ready())
+            plan = pipeline.plan(container, inventory, self.rules, context, parsed)
+        except errors.Error as error:
+            plan = pipeline.refused(error, parsed.request)
+        decided = ledger.Decided(
+            time=time.time(),
+            container=container,
+            plan=plan,
+            duration_ms=(time.monotonic() - started) * 1000,
+        )
+        if container.id in self.ledger.missed:
+            self.records.decided(ledger.shortened(decided), missed=True)
+
+    async def _kept(self, container_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Give the records of these containers that a daemon of before has left."""
+        if not container_ids:
+            return {}
+        try:
+            found = await self.records.ask(
+                lambda store: {key: store.read(key) for key in container_ids if key in store.known}
             )
+        except errors.Error as error:
+            logger.warning("what the running containers were given is not known: %s", error)
+            return {}
+        return {key: record for key, record in (found or {}).items() if record}
 
     def _served(self, container: containers.Container) -> bool:
         """Tell whether a container got something: our hook, a GPU's node, our files."""
@@ -265,59 +333,19 @@ class Decider:
         name = entry.container.display if entry else "a container"
         short = report.container_id[:12]
         self.ledger.report(report.container_id, "; ".join(report.failures) or "ok")
+        told = {
+            "ok": report.ok,
+            "failures": [*report.failures],
+            "duration_ms": report.duration_ms,
+        }
+        self.records.hook_reported(report.container_id, told)
         for failure in report.failures:
             logger.warning("%s (%s): its hook failed at %s", name, short, failure)
 
 
-def _adopted(container: containers.Container, gpus: Sequence[host.Gpu]) -> ledger.Entry:
-    paths = {device.path for device in container.devices}
-    return ledger.Entry(
-        container=container,
-        since=0.0,
-        adopted=True,
-        driver_version=upgrades.version_in(container),
-        held=tuple(
-            ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor)
-            for gpu in gpus
-            if f"/dev/nvidia{gpu.minor}" in paths
-        ),
+def _late() -> errors.HostError:
+    return errors.HostError(
+        "there was no decision in time for the runtime",
+        hint="the daemon's log says what it waited for; try again",
+        code="decision-late",
     )
-
-
-def _log(decided: ledger.Decided) -> None:
-    """Write the one line of a decision."""
-    plan, container = decided.plan, decided.container
-    request = plan.request
-    gpus = ",".join(str(item.gpu.index) for item in plan.assigned) or "none"
-    asked = f"{request.variable}={','.join(request.devices) or 'none'}" if request else "nothing"
-    if plan.decision is pipeline.Decision.INJECT:
-        edits = plan.edits
-        what = (
-            f"GPU {gpus}, {len(edits.devices)} nodes, {len(edits.mounts)} files, "
-            f"driver {plan.driver_version}"
-        )
-    else:
-        what = str(plan.reasons[-1]) if plan.reasons else "nothing asked"
-    logger.log(
-        logging.INFO if plan.created else logging.WARNING,
-        "%s (%s): %s: %s; asked %s; %.1f ms",
-        container.display,
-        container.id[:12],
-        plan.decision,
-        what,
-        asked,
-        decided.duration_ms,
-        extra={
-            "fields": {
-                "container": container.id,
-                "name": container.display,
-                "decision": str(plan.decision),
-                "reasons": [reason.code for reason in plan.reasons],
-                "gpus": [item.mig.uuid if item.mig else item.gpu.uuid for item in plan.assigned],
-                "duration_ms": round(decided.duration_ms, 3),
-            }
-        },
-    )
-    if plan.decision is pipeline.Decision.INJECT:
-        for reason in plan.reasons:
-            logger.info("%s: %s", container.display, reason)

@@ -62,10 +62,11 @@ class Ledger:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def record(self, decided: Decided) -> None:
-        """Keep a decision, and the container if it was given something."""
-        decided = _slim(decided)
+        """Keep a decision, and the container if it was given something; its edits are not kept."""
+        decided = shortened(decided)
         plan, container = decided.plan, decided.container
-        self.decisions.append(decided)
+        bare = attrs.evolve(plan, edits=edits_model.ContainerEdits())
+        self.decisions.append(attrs.evolve(decided, plan=bare))
         self.counts[str(plan.decision)] += 1
         if plan.decision is not pipeline.Decision.INJECT:
             return
@@ -129,8 +130,8 @@ def named(container: containers.Container) -> containers.Container:
     )
 
 
-def _slim(decided: Decided) -> Decided:
-    """Give a decision without its edits, and with what a container wrote cut to a length."""
+def shortened(decided: Decided) -> Decided:
+    """Give a decision with what a container wrote cut to a length; twice is as once."""
     plan = decided.plan
     request = plan.request and attrs.evolve(
         plan.request,
@@ -142,7 +143,7 @@ def _slim(decided: Decided) -> Decided:
         attrs.evolve(reason, message=_short(reason.message, _KEPT_MESSAGE))
         for reason in plan.reasons[:_KEPT_DEVICES]
     )
-    plan = attrs.evolve(plan, request=request, reasons=reasons, edits=edits_model.ContainerEdits())
+    plan = attrs.evolve(plan, request=request, reasons=reasons)
     return attrs.evolve(decided, container=named(decided.container), plan=plan)
 
 

@@ -28,10 +28,13 @@ from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
     control,
     decider,
+    explanation,
     hookplace,
     hookreports,
     hostwatch,
     notify,
+    recorder,
+    records,
     statedir,
     statusview,
     volumekeeper,
@@ -90,6 +93,7 @@ class Service:
         self._keeper = volumekeeper.VolumeKeeper()
         self._reader = worker.Worker("settings")
         self._reports = hookreports.Receiver()
+        self._records = recorder.Recorder()
         self._opened = False
         self._held: int | None = None
         self._control: server.Server | None = None
@@ -99,6 +103,7 @@ class Service:
             place=self._place,
             keeper=self._keeper,
             reports=self._reports,
+            records=self._records,
             on_config=self._from_runtime,
             on_registered=self._registered,
         )
@@ -160,12 +165,14 @@ class Service:
         self._opened = True
         path = pathlib.Path(self._config.control.socket)
         answers = control.Control(
-            lambda: statusview.document(self._decider, self._watch, self._started)
+            lambda: statusview.document(self._decider, self._watch, self._started),
+            lambda query: explanation.document(self._decider, self._watch, query),
         )
         try:
             self._held = await self._in_time(
                 functools.partial(statedir.claim, path.parent), str(path.parent)
             )
+            self._records.open(path.parent / records.DIRECTORY)
             self._control = await control.serve(str(path), answers)
             self._reports.open(str(path.parent / "hook.sock"))
         except errors.HostError as error:
@@ -178,6 +185,7 @@ class Service:
         if self._control is not None:
             await control.end(self._config.control.socket, self._control)
         self._reports.close()
+        await self._records.close()
         for part in (self._watch, self._place, self._keeper, self._reader):
             part.close()
         if self._held is not None:

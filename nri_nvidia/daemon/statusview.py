@@ -31,6 +31,7 @@ async def document(
     ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
     findings += [attrs.asdict(state.volume_problem)] if state.volume_problem else []
+    findings += [attrs.asdict(state.records.problem)] if state.records.problem else []
     holders = state.ledger.entries.values()
     findings += [attrs.asdict(problem) for problem in upgrades.problems(holders, inventory)]
     connection = state.connection

@@ -32,6 +32,17 @@ class StatusResponse(betterproto.Message):
     schema: int = betterproto.uint32_field(2)
 
 
+@dataclass(eq=False, repr=False)
+class ExplainRequest(betterproto.Message):
+    container: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ExplainResponse(betterproto.Message):
+    json: str = betterproto.string_field(1)
+    schema: int = betterproto.uint32_field(2)
+
+
 class ControlStub(betterproto.ServiceStub):
     async def status(
         self,
@@ -50,10 +61,30 @@ class ControlStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def explain(
+        self,
+        explain_request: "ExplainRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ExplainResponse":
+        return await self._unary_unary(
+            "/control.v1.Control/Explain",
+            explain_request,
+            ExplainResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class ControlBase(ServiceBase):
 
     async def status(self, status_request: "StatusRequest") -> "StatusResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def explain(self, explain_request: "ExplainRequest") -> "ExplainResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_status(
@@ -63,6 +94,13 @@ class ControlBase(ServiceBase):
         response = await self.status(request)
         await stream.send_message(response)
 
+    async def __rpc_explain(
+        self, stream: "grpclib.server.Stream[ExplainRequest, ExplainResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.explain(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/control.v1.Control/Status": grpclib.const.Handler(
@@ -70,5 +108,11 @@ class ControlBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 StatusRequest,
                 StatusResponse,
+            ),
+            "/control.v1.Control/Explain": grpclib.const.Handler(
+                self.__rpc_explain,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ExplainRequest,
+                ExplainResponse,
             ),
         }

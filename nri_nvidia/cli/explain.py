@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia explain`: what was decided over one container, and why."""
+
+import argparse
+import pathlib
+import sys
+import time
+from typing import Any
+
+from nri_nvidia import cli, errors
+from nri_nvidia.cli import daemon, output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    daemon.add_arguments(parser)
+    parser.add_argument(
+        "container",
+        metavar="CONTAINER",
+        help="an id or its beginning, NAMESPACE/POD/CONTAINER, POD/CONTAINER, or a name",
+    )
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the explanation; 1 when not exactly one container is meant, or none is known."""
+    path = daemon.socket(options)
+    try:
+        answer = daemon.explain(path, options.container)
+    except cli.NotRunningError as error:
+        answer = _without_daemon(path, options.container)
+        if not answer["candidates"]:
+            raise
+        sys.stderr.write(
+            errors.printable(
+                f"nri-nvidia: {error.message}; this is what the last daemon kept in "
+                f"{_directory(path)}"
+            )
+            + "\n"
+        )
+    found = answer["explanation"]
+    if found is None:
+        raise _unclear(options.container, answer["candidates"])
+    if options.json:
+        output.print_json(found)
+    else:
+        print("\n".join(text(output.plain(found), time.time())))
+    return 0
+
+
+def _directory(path: str) -> pathlib.Path:
+    from nri_nvidia.daemon import records  # noqa: PLC0415
+
+    return pathlib.Path(path).parent / records.DIRECTORY
+
+
+def _without_daemon(path: str, query: str) -> dict[str, Any]:
+    """Read what a daemon has left on disk, as it would answer."""
+    import attrs  # noqa: PLC0415
+
+    from nri_nvidia.daemon import records  # noqa: PLC0415
+
+    kept: dict[str, dict[str, Any]] = {}
+    records.each(_directory(path), lambda record: kept.update({record["id"]: record}))
+    found = records.match(query, map(records.summary, kept.values()))
+    now = {"holds": None, "stale": None, "loaded_driver": None}
+    return {
+        "candidates": [attrs.asdict(summary) for summary in found],
+        "explanation": {**kept[found[0].id], **now} if len(found) == 1 else None,
+    }
+
+
+def _unclear(query: str, candidates: list[dict[str, Any]]) -> errors.Error:
+    if not candidates:
+        return errors.RequestError(
+            f"{query}: no decision over such a container is known",
+            hint="a container that asks for nothing leaves none; nri-nvidia status lists the "
+            "last decisions, nri-nvidia plan tries a request out",
+            code="no-such-container",
+        )
+    names = [f"  {entry['id'][:20]}  {_name(entry)}" for entry in candidates[:20]]
+    more = [f"  and {len(candidates) - 20} more"] if len(candidates) > 20 else []
+    return errors.RequestError(
+        "\n".join([f"{query} may mean each of these:", *names, *more]),
+        hint="name one of them in full",
+        code="ambiguous-container",
+    )
+
+
+def text(found: dict[str, Any], now: float) -> list[str]:
+    """Give a record as lines."""
+    lines = [f"container: {_name(found)} ({found['id']})", f"created: {_when(found, now)}"]
+    took = f", in {found['duration_ms']:.1f} ms" if found["duration_ms"] is not None else ""
+    if found["missed"]:
+        lines.append("decision: none: it was created while nri-nvidia was away, and got nothing")
+        lines.append(f"would have been: {found['decision']}")
+    else:
+        lines.append(f"decision: {found['decision']}{took}")
+    for reason in found["reasons"]:
+        lines.append(f"because: {reason['message']} [{reason['code']}]")
+        lines += [f"  {reason['hint']}"] if reason["hint"] else []
+    if not found["reasons"]:
+        lines.append("because: it is given what it asked for; no rule says otherwise [as-asked]")
+    lines += _request(found["request"])
+    lines += _state(found)
+    lines += _given(found)
+    return lines
+
+
+def _when(found: dict[str, Any], now: float) -> str:
+    if not found["time"]:
+        return "not known"
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["time"]))
+    what = "found " if found["missed"] else ""
+    end = ""
+    if found["ended"]:
+        end = f"; ended {output.ago(now - found['ended'])} ago"
+    elif found["decision"] in {"deny", "error"} and not found["missed"]:
+        end = "; its creation was refused"
+    return f"{what}{at}, {output.ago(now - found['time'])} ago{end}"
+
+
+def _request(request: dict[str, Any] | None) -> list[str]:
+    if request is None:
+        return []
+    where = {
+        "env": "the container's environment",
+        "mount": "the container's mounts",
+        "annotation": "the pod's annotations",
+    }
+    source = where.get(request["source"], request["source"])
+    lines = [f"asked: {request['variable']}={','.join(request['devices']) or 'none'}, in {source}"]
+    lines.append(f"capabilities: {','.join(request['capabilities']) or 'none'}")
+    for name, values in (
+        ("IMEX channels", request["imex_channels"]),
+        ("requirements", request["requirements"]),
+    ):
+        lines += [f"{name}: {', '.join(values)}"] if values else []
+    return lines
+
+
+def _state(found: dict[str, Any]) -> list[str]:
+    if found["missed"]:
+        return ["to do: recreate it, to give it a GPU"]
+    lines = [f"driver: {found['driver_version']}"] if found["driver_version"] else []
+    if found["stale"]:
+        lines.append(
+            f"stale: the loaded driver is {found['loaded_driver']} by now; "
+            "recreate it [stale-driver]"
+        )
+    return lines
+
+
+def _given(found: dict[str, Any]) -> list[str]:
+    lines = []
+    for gpu in found["gpus"]:
+        mig = f"{gpu['mig']['uuid']} on " if gpu["mig"] else ""
+        place = f" at {gpu['bus_id']}" if gpu["bus_id"] else ""
+        inside = gpu["container_index"]
+        seen = f", index {inside} in the container" if inside is not None else ""
+        lines.append(f"gpu {gpu['index']}: {mig}{gpu['uuid']} {gpu['name']}{place}{seen}")
+    edits = found["edits"]
+    if edits is None:
+        return lines
+    for title, rows in (
+        ("variables", [(f"{key}={value}",) for key, value in edits["env"].items()]),
+        (
+            "devices",
+            [
+                (d["path"], f"{d['type']} {d['major']}:{d['minor']}", d["access"])
+                for d in edits["devices"]
+            ],
+        ),
+        ("mounts", [(m["destination"], m["source"]) for m in edits["mounts"]]),
+    ):
+        lines += [f"{title}:", *output.columns(rows, "  ")] if rows else []
+    if found["missed"]:
+        return lines
+    for hook in edits["hooks"]:
+        lines.append(f"hook: {' '.join(hook['args'])}")
+    return lines + _hook(found)
+
+
+def _hook(found: dict[str, Any]) -> list[str]:
+    if not found["edits"]["hooks"]:
+        return []
+    told = found["hook"]
+    if told is None:
+        return ["hook's result: it has not reported (yet)"]
+    took = f", {told['duration_ms']:.1f} ms"
+    if told["ok"] and not told["failures"]:
+        return [f"hook's result: ok{took}"]
+    return [f"hook's result: {failure}{took}" for failure in told["failures"] or ["failed"]]
+
+
+def _name(found: dict[str, Any]) -> str:
+    parts = [found["namespace"], found["pod"], found["name"]]
+    return "/".join(part for part in parts if part) or found["id"][:12]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that were there before this process: what is known of those that we have served."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nri_nvidia.daemon import ledger, upgrades
+from nri_nvidia.host import model as host
+from nri_nvidia.request import container as containers
+
+
+def entry(
+    container: containers.Container,
+    gpus: Sequence[host.Gpu],
+    record: Mapping[str, Any] | None = None,
+) -> ledger.Entry:
+    """Give a served container's entry: by the record of its decision, else by its nodes."""
+    if record and record["decision"] == "inject" and not record["missed"]:
+        hook = record["hook"]
+        return ledger.Entry(
+            container=container,
+            since=record["time"],
+            held=tuple(
+                ledger.Held(
+                    index=gpu["index"],
+                    uuid=gpu["uuid"],
+                    minor=gpu["minor"],
+                    mig=(gpu["mig"] or {}).get("uuid", ""),
+                )
+                for gpu in record["gpus"]
+            ),
+            capabilities=tuple((record["request"] or {}).get("capabilities", ())),
+            driver_version=record["driver_version"],
+            adopted=True,
+            hook=("; ".join(hook["failures"]) or "ok") if hook else "",
+        )
+    paths = {device.path for device in container.devices}
+    return ledger.Entry(
+        container=container,
+        since=0.0,
+        adopted=True,
+        driver_version=upgrades.version_in(container),
+        held=tuple(
+            ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor)
+            for gpu in gpus
+            if f"/dev/nvidia{gpu.minor}" in paths
+        ),
+    )

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decisions on disk, a file each, so that they outlive the daemon and can be read without it.
+
+A file is written beside its place and moved there, so it is whole or absent. Its name is made
+from the container's id, which may be any text. Nothing here knows the event loop.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nri_nvidia import resolve
+from nri_nvidia.daemon import ledger
+from nri_nvidia.render import document as documents
+
+SCHEMA = 1
+"""The version of a record; one of another version is left alone and not shown."""
+DIRECTORY = "decisions"
+"""The directory's name beside the control socket."""
+_KEPT = 512
+_LONGEST = 1 << 20
+_SUFFIX = ".json"
+
+
+@attrs.frozen(kw_only=True)
+class Summary:
+    """What a record is found by. `live` tells a container that was created and has not ended."""
+
+    id: str
+    namespace: str = ""
+    pod: str = ""
+    name: str = ""
+    time: float = 0.0
+    live: bool = True
+
+    @property
+    def display(self) -> str:
+        """Give `namespace/pod/container`, as far as these are known."""
+        return "/".join(part for part in (self.namespace, self.pod, self.name) if part)
+
+
+def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]:
+    """Give a decision as a record: the JSON of `plan`, with whose it is and when it was made.
+
+    Times are Unix seconds, durations milliseconds. `missed` tells a container that was created
+    without us: the decision is then what it would have got when it was found.
+    """
+    container, plan = decided.container, decided.plan
+    found = documents.plan(plan)
+    if plan.request is None:
+        found["request"] = None
+    else:
+        found["request"] |= {
+            "variable": plan.request.variable,
+            "requirements": list(plan.request.requirements),
+        }
+    places = _places(plan.assigned)
+    for item, gpu in zip(plan.assigned, found["gpus"], strict=True):
+        gpu |= {"name": item.gpu.name, "container_index": places[item]}
+    return {
+        "schema": SCHEMA,
+        "id": container.id,
+        "namespace": container.namespace,
+        "pod": container.pod,
+        "name": container.name,
+        "time": decided.time,
+        "duration_ms": round(decided.duration_ms, 3),
+        "missed": missed,
+        "ended": None,
+        **found,
+        "hook": None,
+    }
+
+
+def _places(assigned: Sequence[resolve.Assigned]) -> dict[resolve.Assigned, int]:
+    """Give the index of each device inside: NVML and CUDA count what they see, in PCI order."""
+    ordered = sorted(
+        assigned, key=lambda item: (item.gpu.bus_id, item.mig.index if item.mig else -1)
+    )
+    return {item: place for place, item in enumerate(ordered)}
+
+
+def match(query: str, known: Iterable[Summary]) -> tuple[Summary, ...]:
+    """Give the containers that a query may mean, the newest first.
+
+    It is a container's id or the beginning of one, `namespace/pod/container`, `pod/container`, or
+    the name of a container or a pod. Of containers with the same names, which are one recreated,
+    only the newest is meant, unless by its id.
+    """
+    known = sorted(known, key=lambda summary: (summary.live, summary.time), reverse=True)
+    exact = [summary for summary in known if summary.id == query]
+    if exact:
+        return tuple(exact[:1])
+    named: dict[str, Summary] = {}
+    for summary in known:
+        if query in {
+            summary.display,
+            f"{summary.pod}/{summary.name}",
+            f"{summary.namespace}/{summary.pod}",
+            summary.name,
+            summary.pod,
+        }:
+            named.setdefault(summary.display, summary)
+    if named:
+        return tuple(named.values())
+    return tuple(summary for summary in known if query and summary.id.startswith(query))
+
+
+class Store:
+    """The records of one directory. Not for several threads at once, nor several daemons."""
+
+    def __init__(self, directory: pathlib.Path, *, kept: int = _KEPT) -> None:
+        self._directory = directory
+        self._kept = kept
+        self.known: dict[str, Summary] = {}
+
+    def load(self) -> None:
+        """Read what a daemon of before has left; what is not whole is removed."""
+        for path in self._paths():
+            found = _read(path)
+            if found is None:
+                _remove(path)
+            elif found["schema"] == SCHEMA:
+                self.known[found["id"]] = summary(found)
+
+    def read(self, container_id: str) -> dict[str, Any] | None:
+        """Give a record, None if there is none."""
+        found = _read(self._path(container_id))
+        return found if found and found["schema"] == SCHEMA else None
+
+    def put(self, record: Mapping[str, Any]) -> None:
+        """Keep a record in place of an earlier one of that container; raises OSError."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        _write(self._path(record["id"]), record)
+        self.known[record["id"]] = summary(record)
+        while len(self.known) > self._kept:
+            self._drop(min(self.known.values(), key=lambda known: (known.live, known.time)))
+
+    def change(self, container_id: str, changes: Mapping[str, Any]) -> None:
+        """Change keys of a record, if it is there; raises OSError."""
+        found = self.read(container_id) if container_id in self.known else None
+        if found:
+            self.put({**found, **changes})
+
+    def end(self, container_id: str, at: float) -> None:
+        """Note that a container has ended, once; raises OSError."""
+        known = self.known.get(container_id)
+        if known and known.live:
+            self.change(container_id, {"ended": at})
+
+    def keep_only(self, container_ids: Iterable[str]) -> None:
+        """Note that no containers but these exist; raises OSError."""
+        now, existing = time.time(), frozenset(container_ids)
+        for container_id in [known for known in self.known if known not in existing]:
+            self.end(container_id, now)
+
+    def _path(self, container_id: str) -> pathlib.Path:
+        name = hashlib.sha256(container_id.encode("utf-8", "surrogateescape")).hexdigest()
+        return self._directory / f"{name[:32]}{_SUFFIX}"
+
+    def _paths(self) -> list[pathlib.Path]:
+        try:
+            return [path for path in self._directory.iterdir() if path.is_file()]
+        except OSError:
+            return []
+
+    def _drop(self, known: Summary) -> None:
+        del self.known[known.id]
+        _remove(self._path(known.id))
+
+
+def each(directory: pathlib.Path, take: Callable[[dict[str, Any]], None]) -> None:
+    """Hand every record of a directory on; nothing is changed there, so no daemon is disturbed."""
+    with contextlib.suppress(OSError):
+        for path in directory.glob(f"*{_SUFFIX}"):
+            found = _read(path)
+            if found and found["schema"] == SCHEMA:
+                take(found)
+
+
+def summary(record: Mapping[str, Any]) -> Summary:
+    """Give what a record is found by."""
+    return Summary(
+        id=record["id"],
+        namespace=record["namespace"],
+        pod=record["pod"],
+        name=record["name"],
+        time=record["time"],
+        live=record["ended"] is None and record["decision"] in {"inject", "ignore"},
+    )
+
+
+def _read(path: pathlib.Path) -> dict[str, Any] | None:
+    """Give a record of any version; None for what is none."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_LONGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("schema"), int):
+        return None
+    keys = ("id", "namespace", "pod", "name", "decision")
+    whole = all(isinstance(found.get(key), str) for key in keys) and "ended" in found
+    return found if found["schema"] != SCHEMA or (whole and _is_time(found.get("time"))) else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _write(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+    beside = path.with_suffix(".new")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+            json.dump(record, file)
+        beside.replace(path)
+    except OSError:
+        _remove(beside)
+        raise
+
+
+def _remove(path: pathlib.Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of decisions: found by name, bounded, whole whatever happens."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from nri_nvidia import pipeline, reasons
+from nri_nvidia.daemon import ledger, records
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+from tests import inventories
+
+
+def decided(number, *, decision="inject", time=0.0, **names):
+    request = request_model.GpuRequest(source="env", devices=("0",))
+    reason = reasons.Reason(code="some-code", message="a sentence")
+    return ledger.Decided(
+        time=time or float(number),
+        container=containers.Container(id=f"{number:08d}", **names),
+        plan=pipeline.Plan(
+            decision=pipeline.Decision(decision), request=request, reasons=(reason,)
+        ),
+        duration_ms=1.5,
+    )
+
+
+def record(number, **fields):
+    return records.document(decided(number, **fields))
+
+
+def summaries(*names):
+    return [
+        records.Summary(id=f"{place}abc", namespace=ns, pod=pod, name=name, time=place, live=live)
+        for place, (ns, pod, name, live) in enumerate(names)
+    ]
+
+
+def test_record_holds_what_was_asked_decided_and_done():
+    """It is the JSON of `plan` with whose it is, when, and how long it took."""
+    inventory = inventories.with_gpus(inventories.gpu(0), inventories.gpu(1))
+    container = containers.Container(
+        id="abc", name="c", pod="p", namespace="ns", env=("NVIDIA_VISIBLE_DEVICES=1",)
+    )
+    plan = pipeline.plan(container, inventory, pipeline.Policy())
+    whole = records.document(
+        ledger.Decided(time=7.0, container=container, plan=plan, duration_ms=2.0)
+    )
+    found = json.loads(json.dumps(whole))
+    assert (found["id"], found["pod"], found["time"], found["duration_ms"]) == (
+        "abc",
+        "p",
+        7.0,
+        2.0,
+    )
+    assert found["request"]["variable"] == "NVIDIA_VISIBLE_DEVICES"
+    assert [(gpu["index"], gpu["container_index"]) for gpu in found["gpus"]] == [(1, 0)]
+    assert "/dev/nvidia1" in [device["path"] for device in found["edits"]["devices"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("0abc", ["0abc"]),
+        ("1", ["1abc"]),
+        ("ns/p1/c", ["0abc"]),
+        ("p1/c", ["0abc"]),
+        ("p1", ["0abc"]),
+        ("c", ["2abc", "0abc"]),
+        ("ns/p3/d", ["4abc"]),
+        ("nothing", []),
+        ("", []),
+    ],
+)
+def test_what_a_query_means(query, expected):
+    """Ids before names before beginnings; of a recreated container the living one is meant."""
+    known = summaries(
+        ("ns", "p1", "c", True),
+        ("ns", "p2", "d", True),
+        ("ns2", "p2", "c", True),
+        ("ns", "p3", "d", False),
+        ("ns", "p3", "d", True),
+        ("ns", "p3", "d", False),
+    )
+    assert [summary.id for summary in records.match(query, known)] == expected
+
+
+def test_beginning_of_several_ids_means_all_of_them():
+    """Nothing is guessed."""
+    known = [records.Summary(id=f"ab{n}", name=f"n{n}") for n in range(3)]
+    assert len(records.match("ab", known)) == 3
+
+
+def test_records_outlive_the_store(tmp_path):
+    """What one store has written another reads, with what was changed since."""
+    store = records.Store(tmp_path / "d")
+    store.put(record(1, name="c"))
+    store.change("00000001", {"hook": {"ok": True}})
+    store.change("00000009", {"hook": {"ok": True}})
+    store.end("00000001", 5.0)
+    again = records.Store(tmp_path / "d")
+    again.load()
+    assert [*again.known] == ["00000001"]
+    assert not again.known["00000001"].live
+    found = again.read("00000001")
+    assert (found["hook"], found["ended"]) == ({"ok": True}, 5.0)
+
+
+def test_those_that_ended_go_first(tmp_path):
+    """A container that cannot be created again and again does not drive out one that runs."""
+    store = records.Store(tmp_path / "d", kept=3)
+    store.put(record(1))
+    for number in range(2, 9):
+        store.put(record(number, decision="error"))
+    assert [*store.known] == ["00000001", "00000007", "00000008"]
+    assert len(list((tmp_path / "d").iterdir())) == 3
+    store.keep_only(["00000007"])
+    assert not any(known.live for known in store.known.values())
+
+
+def test_what_is_no_record_is_removed_and_another_version_left(tmp_path):
+    """Half a file, rubbish and a temporary file go; a newer daemon's record stays unread."""
+    store = records.Store(tmp_path)
+    store.put(record(1))
+    whole = next(tmp_path.iterdir())
+    (tmp_path / "half.json").write_bytes(whole.read_bytes()[:40])
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "keys.json").write_text('{"schema": 1}')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "x.new").write_text("{}")
+    (tmp_path / "newer.json").write_text('{"schema": 99, "id": "n"}')
+    again = records.Store(tmp_path)
+    again.load()
+    assert [*again.known] == ["00000001"]
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "newer.json"}
+    found = []
+    records.each(tmp_path, found.append)
+    assert [entry["id"] for entry in found] == ["00000001"]
+
+
+def test_full_disk_leaves_the_old_record(tmp_path, monkeypatch):
+    """A record that cannot be written does not spoil the one that is there."""
+    store = records.Store(tmp_path)
+    store.put(record(1))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(json, "dump", full)
+    with pytest.raises(OSError, match="No space"):
+        store.change("00000001", {"hook": {}})
+    assert store.read("00000001")["hook"] is None
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_odd_ids_are_names_of_no_file(tmp_path):
+    """An id may hold slashes, dots and bytes that are no text."""
+    store = records.Store(tmp_path / "d")
+    for odd in ("../../x", "a/b", "\udcff", "x" * 5000):
+        store.put({**record(1), "id": odd})
+        assert store.read(odd)["id"] == odd
+    assert len(list((tmp_path / "d").iterdir())) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
