@@ -45,7 +45,7 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 
 def text(inventory: model.Inventory, nvml: str) -> list[str]:
     """Give an inventory as lines; `nvml` says why NVML gave no answer."""
-    lines = [f"driver: {inventory.driver_version or 'not loaded'}"]
+    lines = [*output.host(inventory), f"driver: {inventory.driver_version or 'not loaded'}"]
     if inventory.libraries_version and inventory.libraries_version != inventory.driver_version:
         lines.append(f"driver files: {inventory.libraries_version}")
     lines += [f"CUDA: {inventory.cuda_version}"] if inventory.cuda_version else []

@@ -60,7 +60,8 @@ def main(options: argparse.Namespace) -> int:
         case "json":
             output.print_json(document.plan(decided))
         case "text":
-            output.print_lines(_text(decided))
+            kind = output.host(host.last) if host.last else []
+            output.print_lines([*kind, *_text(decided)])
         case "nri":
             # Imported here alone: the messages' library takes longer than all the rest.
             from nri_nvidia.render import nri  # noqa: PLC0415

@@ -50,10 +50,15 @@ def host(settings: model.Config, directory: str | None) -> host_options.Options:
             f"--host {directory}: not a directory that can be read",
             hint="a recorded host is a tree laid out like /, with proc/driver/nvidia in it",
         )
+    recorded = host_options.Options.for_recorded(directory)
+    given = settings.host
     return attrs.evolve(
-        host_options.Options.for_recorded(directory),
-        library_search_paths=settings.host.library_search_paths,
-        create_device_nodes=settings.host.create_device_nodes,
+        recorded,
+        preset=given.preset,
+        driver_root=recorded.below(given.driver_root) if given.driver_root else "",
+        dev_root=recorded.below(given.dev_root) if given.dev_root else "",
+        library_search_paths=given.library_search_paths,
+        create_device_nodes=given.create_device_nodes,
     )
 
 

@@ -9,6 +9,7 @@ import attrs
 from nri_nvidia import errors, pipeline
 from nri_nvidia.edits import options as edit_options
 from nri_nvidia.host import options as host_options
+from nri_nvidia.host import presets
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import policy
 
@@ -66,13 +67,15 @@ class Nri:
 class Host:
     """`[host]`: where the driver is.
 
-    `driver_root` holds its files as if it were `/`, `dev_root` holds `dev`; `root` is where proc
+    `preset` is the kind of host, `auto` for what its files show. `driver_root` holds the driver's
+    files as if it were `/`, `dev_root` holds `dev`; empty, the preset says. `root` is where proc
     and sys are read. `nvml_timeout` is in seconds; NVML takes that long only when it hangs.
     """
 
     root: str = attrs.field(default="/", validator=_absolute)
-    driver_root: str = attrs.field(default="/", validator=_absolute)
-    dev_root: str = attrs.field(default="/", validator=_absolute)
+    preset: str = attrs.field(default=presets.AUTO, validator=_one_of(*presets.NAMES))
+    driver_root: str = attrs.field(default="", validator=_absolute_or_empty)
+    dev_root: str = attrs.field(default="", validator=_absolute_or_empty)
     library_search_paths: tuple[str, ...] = ()
     create_device_nodes: bool = True
     dev_char_symlinks: bool = True
@@ -163,6 +166,7 @@ class Config:
         """Give what a scan needs."""
         return host_options.Options(
             root=self.host.root,
+            preset=self.host.preset,
             driver_root=self.host.driver_root,
             dev_root=self.host.dev_root,
             library_search_paths=self.host.library_search_paths,

@@ -75,6 +75,11 @@ class Cache:
         return self._scans
 
     @property
+    def last(self) -> Inventory | None:
+        """What the last look gave, None before the first."""
+        return self._inventory
+
+    @property
     def nvml_stale(self) -> bool:
         """Whether NVML was not asked yet, or the driver's GPUs have changed since."""
         return self._is_stale(watch.driver_state(self._options))

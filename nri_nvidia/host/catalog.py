@@ -138,7 +138,18 @@ CONFIGS: dict[str, tuple[str, str]] = {
     "egl/egl_external_platform.d/20_nvidia_xlib.json": ("/usr/share", "graphics"),
     "nvidia/nvoptix.bin": ("/usr/share", "graphics"),
 }
-CONFIG_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share")
+CONFIG_DIRECTORIES = (
+    "/etc",
+    "/usr/local/share",
+    "/usr/share",
+    "/run/opengl-driver/etc",  # NixOS
+    "/run/opengl-driver/share",
+    "/usr/local/glibc/etc",  # Talos
+    "/usr/local/glibc/usr/share",
+    "/home/kubernetes/bin/nvidia",  # Container-Optimized OS
+    "/opt/nvidia/current/etc",  # Flatcar
+    "/opt/nvidia/current/usr/share",
+)
 
 TRIPLETS = (
     "x86_64-linux-gnu",
@@ -171,7 +182,11 @@ LIBRARY_DIRECTORIES = (
     "/usr/local/lib",
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
-    "/usr/local/glibc/usr/lib",  # Talos
+    "/usr/local/glibc/usr/lib64",  # Talos
+    "/usr/local/glibc/usr/lib",
+    "/usr/local/glibc/lib",
+    "/usr/X11R6/lib64",  # SUSE
+    "/usr/X11R6/lib",
     "/run/opengl-driver/lib",  # NixOS
     "/run/opengl-driver-32/lib",
     "/home/kubernetes/bin/nvidia/lib64",  # Container-Optimized OS
@@ -197,6 +212,9 @@ BINARY_DIRECTORIES = (
     "/home/kubernetes/bin/nvidia/bin",
     "/var/lib/nvidia/bin",
     "/run/current-system/sw/bin",
+    "/usr/local/glibc/usr/bin",
+    "/usr/libexec/nvidia/tesla/bin",
+    "/opt/bin",
 )
 VERSIONED_BINARY_DIRECTORIES = ("/opt/nvidia/{version}/usr/bin", "/opt/nvidia/{version}/bin")
 
@@ -216,5 +234,6 @@ LAYOUTS: tuple[tuple[str, str], ...] = (
     (r"/home/kubernetes/bin/nvidia/.*|/var/lib/nvidia/.*", "cos"),
     (r"/opt/nvidia/.*", "flatcar"),
     (r"/usr/local/glibc/.*", "talos"),
+    (r"(?:/[^/]+-bottlerocket-linux-gnu/sys-root)?/usr/lib/nvidia/tesla.*", "bottlerocket"),
     (r".*", "generic"),
 )

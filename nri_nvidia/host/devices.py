@@ -8,9 +8,8 @@ import attrs
 
 from . import proc
 from .model import ControlNodes, DeviceNode
-from .nodes import Directory, Wanted, parse_listed
+from .nodes import Directory, Status, Wanted, parse_listed
 from .options import Options
-from .root import Root
 
 # Minors of the `nvidia` major that are no GPU's, and those of `nvidia-uvm` (fixed by the driver).
 _CTL_MINOR = 255
@@ -48,13 +47,11 @@ class Tables:
 
 def tables(options: Options) -> Tables:
     """Read the tables of a host."""
-    system = Root(options.root, options.recorded)
-    dev = Root(options.dev_root, options.recorded)
-    listed = parse_listed(dev.text("/dev.nodes") or "") if options.recorded else {}
+    system, dev = options.system, options.dev
     given = proc.parameters(system)
     majors = proc.majors(system)
     return Tables(
-        directory=Directory(root=dev, create=options.create_device_nodes, listed=listed),
+        directory=Directory(root=dev, create=options.create_device_nodes, listed=_listed(options)),
         majors=majors,
         modeset="nvidia-modeset" in majors or proc.module_loaded(system, "nvidia_modeset"),
         mode=given.get("devicefilemode", 0o666) & 0o777,
@@ -63,6 +60,19 @@ def tables(options: Options) -> Tables:
         capabilities=proc.capabilities(system),
         mig_minors=proc.mig_minors(system),
     )
+
+
+def _listed(options: Options) -> dict[str, Status]:
+    """Give the nodes that a recorded host's `dev.nodes` lists, as the dev root names them."""
+    if not options.recorded:
+        return {}
+    listed = parse_listed(options.system.text("/dev.nodes") or "")
+    top = options.dev.reported("/").rstrip("/")
+    return {
+        path.removeprefix(top): status
+        for path, status in listed.items()
+        if path.startswith(f"{top}/")
+    }
 
 
 def gpu(known: Tables, minor: int) -> DeviceNode | None:

@@ -10,6 +10,7 @@ from . import catalog, proc
 from .model import DriverFile, FileKind
 from .root import Root
 
+_FIRMWARE = "/lib/firmware/nvidia/{}"
 _GSP = re.compile(r"gsp[^/]*\.bin")
 
 
@@ -33,7 +34,8 @@ def binaries(root: Root, version: str, library_directory: str) -> Iterator[Drive
 def firmware(driver: Root, system: Root, version: str) -> Iterator[DriverFile]:
     """Give the firmware of the GPUs' system processor; it is needed whatever is asked for.
 
-    The kernel's own search order counts, `drivers/base/firmware_loader`.
+    The kernel's own search order counts, `drivers/base/firmware_loader`. A place that this host's
+    kernel alone is told of (NixOS, Container-Optimized OS) means nothing in a container.
     """
     configured = (system.text("/sys/module/firmware_class/parameters/path") or "").strip()
     release = proc.kernel_release(system)
@@ -48,10 +50,11 @@ def firmware(driver: Root, system: Root, version: str) -> Iterator[DriverFile]:
             real = _regular(driver, f"{directory}/{name}")
             if _GSP.fullmatch(name) and name not in seen and real is not None:
                 seen.add(name)
+                place = _FIRMWARE.format(version) if top == configured else directory
                 yield DriverFile(
                     kind=FileKind.FIRMWARE,
                     source=driver.reported(real),
-                    destination=f"{directory}/{name}",
+                    destination=f"{place}/{name}",
                 )
 
 

@@ -9,6 +9,19 @@ import enum
 import attrs
 
 
+class Platform(enum.StrEnum):
+    """What a GPU is on a host.
+
+    PCI: a PCI device with a node of its own, driven by the nvidia module. WSL: one node for all,
+    /dev/dxg, behind which Windows has the driver. TEGRA: a part of the processor, with the nodes
+    and files that the board's lists name.
+    """
+
+    PCI = "pci"
+    WSL = "wsl"
+    TEGRA = "tegra"
+
+
 @attrs.frozen(kw_only=True, cache_hash=True)
 class DeviceNode:
     """A character device. `path` is where it stands below the dev root, e.g. `/dev/nvidia0`.
@@ -132,7 +145,8 @@ class Inventory:
     of the MIG tree (`gpu0/gi1/access`, `config`, `monitor`) to its node. `imex_channels` are the
     channel nodes that exist, `imex_major` is -1 where the kernel has none. `extra_nodes` are the
     nodes that a container gets only by asking, each with its group: `gds`, `mofed`, `gdrcopy`,
-    `nvswitch`.
+    `nvswitch`. `preset` names the kind of host and `preset_reason` says, as half a sentence, why
+    it was taken; `driver_root` and `dev_root` are where the driver's files and nodes are.
     """
 
     driver_version: str = ""
@@ -148,6 +162,11 @@ class Inventory:
     files: tuple[DriverFile, ...] = ()
     nvml_state: str = "absent"
     layout: str = ""
+    platform: Platform = Platform.PCI
+    preset: str = ""
+    preset_reason: str = ""
+    driver_root: str = "/"
+    dev_root: str = "/"
     problems: tuple[Problem, ...] = ()
 
     @property

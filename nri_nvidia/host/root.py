@@ -19,15 +19,26 @@ _OWN_LACK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 TEXT_LIMIT = 1 << 20
 
 
+@attrs.define
+class Trace:
+    """What was looked at, as paths on this machine: by name, and whole (content or names)."""
+
+    looked: dict[str, None] = attrs.field(factory=dict)
+    read: dict[str, None] = attrs.field(factory=dict)
+
+
 @attrs.frozen
 class Root:
     """A directory taken for `/`. Inner paths are absolute as the tree itself would name them.
 
-    With `recorded` the tree shows another host: reported paths then lack the prefix.
+    With `recorded` the tree shows another host, whose own `/` is `top` (empty: the directory
+    itself): reported paths then lack that prefix. `trace`, if given, notes what is looked at.
     """
 
     directory: str = "/"
     recorded: bool = False
+    top: str = ""
+    trace: Trace | None = attrs.field(default=None, eq=False)
 
     def on_disk(self, inner: str) -> str:
         """Give the path on this machine of an inner path, without resolving anything."""
@@ -35,7 +46,10 @@ class Root:
 
     def reported(self, inner: str) -> str:
         """Give the path that an Inventory shows for an inner path."""
-        return inner if self.recorded else self.on_disk(inner)
+        if not self.recorded:
+            return self.on_disk(inner)
+        top = (self.top or self.directory).rstrip("/")
+        return self.on_disk(inner).removeprefix(top) or "/"
 
     def resolve(self, path: str) -> str | None:
         """Give the inner path with all links resolved; None if it is missing or loops.
@@ -43,6 +57,7 @@ class Root:
         This is a look-up, no guard against one who swaps links meanwhile: the trees belong to the
         host's administrator.
         """
+        self._note(path)
         pending = [part for part in reversed(path.split("/")) if part not in {"", "."}]
         done: list[str] = []
         links = 0
@@ -117,6 +132,7 @@ class Root:
 
     def entries(self, path: str) -> tuple[str, ...]:
         """Give the sorted names in a directory, none if it is not there or not readable."""
+        self._note(path, whole=True)
         place = self._place(path)
         if place is None:
             return ()
@@ -128,6 +144,7 @@ class Root:
 
     def data(self, path: str, limit: int = TEXT_LIMIT) -> bytes | None:
         """Give up to `limit` bytes of a regular file, None if there is none to read."""
+        self._note(path, whole=True)
         place = self._place(path)
         if place is None:
             return None
@@ -149,9 +166,15 @@ class Root:
     def _place(self, path: str) -> str | None:
         """Give the path to use for what a path leads to, None where that is nothing."""
         if self.directory == "/":
+            self._note(path)
             return path  # for the machine's own root the kernel resolves links alike
         inner = self.resolve(path)
         return None if inner is None else f"{self.directory.rstrip('/')}{inner}"
+
+    def _note(self, path: str, *, whole: bool = False) -> None:
+        if self.trace is not None:
+            notes = self.trace.read if whole else self.trace.looked
+            notes.setdefault(self.on_disk(path))
 
     def text(self, path: str) -> str | None:
         """Give a file's text; bytes that are not UTF-8 come as replacement characters."""

@@ -9,7 +9,7 @@ import attrs
 
 from nri_nvidia.errors import HostError
 
-from . import catalog, char_links, devices, files, libraries, proc, reach, report
+from . import catalog, char_links, devices, files, libraries, presets, proc, reach, report
 from .model import DriverFile, Gpu, Inventory, Problem
 from .options import Options
 from .root import Root
@@ -23,7 +23,8 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     Nothing is raised for what a host lacks: it shows as a problem, or as a node that does not
     exist.
     """
-    system = Root(options.root, options.recorded)
+    options, choice = presets.settle(options)
+    system = options.system
     problems: list[Problem] = []
     if options.recorded and nvml is None:
         nvml, said = _recorded_report(system)
@@ -50,13 +51,18 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
         files=user_space.files,
         nvml_state="absent" if nvml is None else "mismatch" if order else "ok",
         layout=_layout(user_space.found.directory),
+        platform=choice.preset.platform,
+        preset=choice.preset.name,
+        preset_reason=choice.why,
+        driver_root=options.driver.reported("/"),
+        dev_root=options.dev.reported("/"),
         problems=(*problems, *order, *_nvml_problems(nvml, version), *user_space.problems),
     )
     unreachable = tuple(dict.fromkeys(reach.problems(inventory)))
     inventory = attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
     # A user who only looks (the verbs `plan` and `devices`) could not make them, and need not.
     if options.dev_char_symlinks and not options.recorded and os.geteuid() == 0:
-        links = char_links.ensure(Root(options.dev_root), char_links.nodes(inventory))
+        links = char_links.ensure(options.dev, char_links.nodes(inventory))
         inventory = attrs.evolve(inventory, problems=(*inventory.problems, *links))
     return inventory
 
@@ -71,22 +77,22 @@ class UserSpace:
 
 
 def user_space_of(options: Options, version: str) -> UserSpace:
-    """Find the driver's files below the driver root.
+    """Find the driver's files below the driver root of settled options.
 
     A driver root that holds no driver (yet) gives way to the host's own root, if the module's
     version is there: a driver container's directory exists long before it is filled, and after
     it was left.
     """
-    root = Root(options.driver_root, options.recorded)
+    root = options.driver
     found = libraries.find(root, options.library_search_paths, version)
     problems: tuple[Problem, ...] = ()
     empty = version and not found.files and not found.version
     if empty and options.driver_root != options.root:
-        other = libraries.find(Root(options.root), (), version)
+        other = libraries.find(options.system, (), version)
         if other.files:
-            root, found = Root(options.root), other
+            root, found = options.system, other
             problems = (_moved(options),)
-    system = Root(options.root, options.recorded)
+    system = options.system
     parts: list[DriverFile] = list(found.files)
     if found.files:
         parts += files.binaries(root, found.version, found.directory)
@@ -95,7 +101,25 @@ def user_space_of(options: Options, version: str) -> UserSpace:
         parts += files.sockets(root)
     if not options.recorded:
         parts = [attrs.evolve(file, identity=_identity(file.source)) for file in parts]
-    return UserSpace(found=found, files=tuple(parts), problems=(*problems, *found.problems))
+    said = found.problems if parts else _with_container(found.problems, options)
+    return UserSpace(found=found, files=tuple(parts), problems=(*problems, *said))
+
+
+def _with_container(problems: tuple[Problem, ...], options: Options) -> tuple[Problem, ...]:
+    """Add what stands empty of a driver container to what is said of missing files."""
+    empty = presets.empty_container(options)
+    if not empty:
+        return problems
+    return tuple(
+        attrs.evolve(
+            problem,
+            message=f"{problem.message}; {empty}",
+            hint=f"wait for the driver container, or {problem.hint}",
+        )
+        if problem.code == "driver-libraries-missing"
+        else problem
+        for problem in problems
+    )
 
 
 def _identity(path: str) -> str:
@@ -212,9 +236,10 @@ def _layout(directory: str) -> str:
 def _moved(options: Options) -> Problem:
     return Problem(
         code="driver-root-empty",
-        message=f"{options.driver_root} holds no driver libraries, "
-        f"those of {options.root} are used",
-        hint=f"wait for the driver container, or set host.driver_root to {options.root}",
+        message=f"{options.driver.reported('/')} holds no driver libraries, "
+        f"those of {options.system.reported('/')} are used",
+        hint="wait for the driver container, or set host.driver_root to "
+        f"{options.system.reported('/')}",
     )
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import candidates, catalog, proc
+from . import candidates, catalog, presets, proc
 from .model import DeviceNode, DriverFile, Inventory
 from .options import Options
 from .root import TEXT_LIMIT, Root, must_be_absence
@@ -56,14 +56,18 @@ class Watch:
 
 def of(options: Options, inventory: Inventory) -> Watch:
     """Give what to look at after a scan that gave this inventory."""
-    dev, driver = Root(options.dev_root), Root(options.driver_root)
+    options, _choice = presets.settle(options)
+    dev, driver, system = options.dev, options.driver, options.system
     # A live host's Inventory holds paths of this machine, a recorded one's those of its tree.
-    shown = driver if options.recorded else Root("/")
+    shown = system if options.recorded else Root("/")
     trails: set[str] = set()
     for path in (*_DEVICES, *(("/dev/char",) if options.dev_char_symlinks else ())):
         trails.update(dev.trail(path))
     if options.recorded:
-        trails.update(driver.trail("/nvml.json"), driver.trail("/dev.nodes"))
+        trails.update(system.trail("/nvml.json"), system.trail("/dev.nodes"))
+    for path in presets.EVIDENCE:
+        trails.update(system.trail(path))
+    trails.update(system.trail("/dev/nvidiactl"), driver.trail("/dev/nvidiactl"))
     for path in _places(driver, options):
         trails.update(driver.trail(path))
     for file in inventory.files:
@@ -132,7 +136,7 @@ def kernel_state(options: Options) -> State:
 
 def _places(driver: Root, options: Options) -> Iterator[str]:
     """Give the directories and files below the driver root where something may appear."""
-    version = proc.module_version(Root(options.root))
+    version = proc.module_version(options.system)
     yield "/etc/ld.so.cache"
     if options.library_search_paths:
         yield from options.library_search_paths

@@ -83,6 +83,14 @@ def recorded_specs() -> dict[str, HostSpec]:
         "no-gpu": HostSpec(driver="", hardware=False, nvml=False),
         "cache-1xa100": HostSpec(gpus=(GpuSpec(model="A100"),), layout="cache"),
     }  # fmt: skip
+    for name, model in (
+        ("fedora-1xt4", "T4"), ("suse-1xa100", "A100"), ("nixos-1xl4", "L4"),
+        ("talos-1xl4", "L4"), ("cos-1xt4", "T4"), ("flatcar-1xa100", "A100"),
+        ("bottlerocket-1xl4", "L4"), ("operator-1xa100", "A100"), ("ubuntu-arm-1xgh200", "GH200"),
+    ):  # fmt: skip
+        gpus = (GpuSpec(model=model),)
+        layout = name.rpartition("-")[0]
+        specs[name] = HostSpec(gpus=gpus, layout=layout, driver="570.172.08", cuda="12.8")
     return {name: attrs.evolve(spec, recorded=True) for name, spec in specs.items()}
 
 

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
-from . import stubs
+from . import host_layouts, stubs
 from .host_kernel import put
 from .host_spec import HostSpec
 
@@ -46,43 +46,43 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
 _COMPAT32 = ("libcuda", "libnvidia-ml", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
              "libnvidia-encode", "libnvcuvid", "libnvidia-gpucomp")  # fmt: skip
 
-_DIRECTORIES = {
-    "debian": (
-        "usr/lib/x86_64-linux-gnu/nvidia/current",
-        "usr/lib/i386-linux-gnu/nvidia/current",
-        "usr/lib/nvidia/current",
-    ),
-    "ubuntu": ("usr/lib/x86_64-linux-gnu", "usr/lib/i386-linux-gnu", "usr/bin"),
-    "rhel": ("usr/lib64", "usr/lib", "usr/bin"),
-    "cache": ("opt/vendor/nvidia/lib64", "opt/vendor/nvidia/lib32", "usr/bin"),
-}
 _BINARIES = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced",
              "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")  # fmt: skip
 
 
 def write(top: pathlib.Path, spec: HostSpec) -> None:
     """Write the driver's files in the layout that the spec names."""
-    _write_base(top, spec.layout)
+    layout = host_layouts.LAYOUTS[spec.layout]
     version = spec.files_version
+    _write_base(top, layout, version or spec.driver)
     if not version:
         return
-    wide, narrow, programs = _DIRECTORIES[spec.layout]
-    written = list(_write_libraries(top / wide, spec, version, 64, tuple(LIBRARIES)))
+    wide = layout.at(top, layout.libraries, version)
+    written = list(_write_libraries(wide, spec, version, 64, tuple(LIBRARIES)))
     if spec.compat32:
-        written += _write_libraries(top / narrow, spec, version, 32, _COMPAT32)
+        narrow = layout.at(top, layout.libraries32, version)
+        written += _write_libraries(narrow, spec, version, 32, _COMPAT32)
+    if layout.farm:
+        _write_farm(top, top / layout.farm, written)
     if spec.layout == "debian":
         _write_alternatives(top, written)
     if spec.layout == "cache":
         entries = [(soname, f"/{path.relative_to(top)}", bits) for soname, path, bits in written]
         put(top / "etc/ld.so.cache", stubs.library_cache(entries))
-    _write_binaries(top, spec, top / programs)
-    put(top / "etc/OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
+    _write_binaries(top, spec, layout.at(top, layout.programs, version))
+    etc = layout.at(top, layout.etc, version)
+    put(etc / "OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
     icd = b'{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0"}}\n'
-    put(top / "usr/share/vulkan/icd.d/nvidia_icd.json", icd)
+    share = layout.at(top, layout.share, version)
+    put(share / "vulkan/icd.d/nvidia_icd.json", icd)
+    firmware = layout.at(top, layout.firmware, version) / "nvidia" / version
     for name in ("gsp_ga10x.bin", "gsp_tu10x.bin") if spec.firmware else ():
-        put(top / f"usr/lib/firmware/nvidia/{version}/{name}", b"firmware\n")
+        put(firmware / name, b"firmware\n")
+    if layout.firmware_path:
+        parameter = top / "sys/module/firmware_class/parameters/path"
+        put(parameter, f"{layout.firmware_path}\n".encode())
     for name in ("nvidia-persistenced", "nvidia-fabricmanager") if spec.sockets else ():
-        _write_socket(top / f"run/{name}/socket", spec.recorded)
+        _write_socket(top / layout.prefix / f"run/{name}/socket", spec.recorded)
 
 
 @functools.cache
@@ -95,14 +95,28 @@ def compiled(source: str, *options: str) -> bytes:
         return output.read_bytes()
 
 
-def _write_base(top: pathlib.Path, layout: str) -> None:
-    """Write what tells the distribution, and its merged /usr."""
-    names = {"debian": "debian", "ubuntu": "ubuntu", "rhel": "rhel"}
-    name = names.get(layout, "linux")
-    put(top / "etc/os-release", f'ID={name}\nPRETTY_NAME="simulated {name}"\n'.encode())
-    for link in ("bin", "sbin", "lib", "lib64"):
-        if not (top / link).is_symlink():
-            (top / link).symlink_to(f"usr/{link}")
+def _write_base(top: pathlib.Path, layout: host_layouts.Layout, version: str) -> None:
+    """Write what tells the distribution, and the links that everything else goes through."""
+    put(top / "etc/os-release", layout.os_release.encode())
+    for name, target in layout.links:
+        link = top / layout.prefix / name
+        if link.is_symlink():
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target.format(version=version))
+        if not target.startswith("/") and len(layout.links) > len(host_layouts.MERGED_USR):
+            (link.parent / target.format(version=version)).mkdir(parents=True, exist_ok=True)
+
+
+def _write_farm(
+    top: pathlib.Path, farm: pathlib.Path, written: list[tuple[str, pathlib.Path, int]]
+) -> None:
+    """Make a directory of absolute links to the 64-bit libraries, by each of their names."""
+    farm.mkdir(parents=True, exist_ok=True)
+    for _soname, path, bits in written:
+        for name in {path.name, path.readlink().name if path.is_symlink() else path.name}:
+            if bits == 64:
+                (farm / name).symlink_to(f"/{path.parent.relative_to(top)}/{name}")
 
 
 def _write_libraries(
@@ -115,7 +129,9 @@ def _write_libraries(
         file = directory / f"{name}.so.{version}"
         needed = [f"{need}.so.{version}" for need in needs]
         data = None if spec.recorded or bits == 32 else _with_code(name, soname, spec.cuda)
-        put(file, data or stubs.shared_object(soname, needed=needed, bits=bits))
+        machine = stubs.EM_AARCH64 if spec.layout.endswith("-arm") else 0
+        stub = stubs.shared_object(soname, needed=needed, bits=bits, machine=machine)
+        put(file, data or stub)
         link = directory / soname
         if link != file:
             link.symlink_to(file.name)

@@ -8,7 +8,9 @@ import attrs
 
 from nri_nvidia.host import proc
 
-LAYOUTS = ("debian", "ubuntu", "rhel", "cache")
+from . import host_layouts
+
+LAYOUTS = tuple(host_layouts.LAYOUTS)
 
 # A name for deterministic UUIDs, so that a host is the same each time it is built.
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -40,6 +42,12 @@ MODELS: dict[str, Model] = {
     ),
     "L4": Model(
         name="NVIDIA L4", architecture="ada", compute_capability="8.9", memory_bytes=24152899584
+    ),
+    "GH200": Model(
+        name="NVIDIA GH200 480GB",
+        architecture="hopper",
+        compute_capability="9.0",
+        memory_bytes=102625181696,
     ),
     "T4": Model(
         name="Tesla T4",
@@ -142,6 +150,8 @@ def check(spec: HostSpec) -> tuple[str, ...]:
         found.append("the GPUs are not in PCI order")
     if spec.layout not in LAYOUTS:
         found.append(f"layout {spec.layout!r} is none of {', '.join(LAYOUTS)}")
+    if spec.layout.endswith("-arm") and (spec.compat32 or not spec.recorded):
+        found.append("a simulated ARM host is recorded, and 64-bit only")
     for name, version in (("driver", spec.driver), ("libraries", spec.libraries or "")):
         if version and not re.fullmatch(r"\d{3,4}\.\d{2,3}(\.\d{2})?", version):
             found.append(f"{name} {version!r} is no driver version")

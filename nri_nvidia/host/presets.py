@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kinds of hosts there are, and which of them this one is.
+
+A preset says where a kind of host keeps the driver. An ordinary host needs none: every known place
+is looked at. What a preset decides is which root the driver is below, and what a GPU is there at
+all (`model.Platform`). One that the configuration names narrows the look to its own places.
+"""
+
+import re
+
+import attrs
+
+from . import catalog, nodes, proc
+from .model import Platform
+from .options import Options
+from .root import Root
+
+AUTO = "auto"
+# Where NVIDIA's operator mounts the file system of its driver container.
+OPERATOR_ROOT = "/run/nvidia/driver"
+CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+_TEGRA_RELEASE = "/etc/nv_tegra_release"
+_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+_LINE = re.compile(r"""([A-Z_]+)=["']?([^"'\n]*)["']?""")
+_MULTIARCH = tuple(f"/usr/lib/{triplet}" for triplet in catalog.TRIPLETS)
+
+
+@attrs.frozen(kw_only=True)
+class Preset:
+    """A kind of host.
+
+    `libraries` are directories below the driver root; `{version}` stands for the driver's. `ids`
+    are the names of distributions in os-release (ID, then ID_LIKE) that are of this kind.
+    """
+
+    name: str
+    title: str
+    platform: Platform = Platform.PCI
+    driver_root: str = "/"
+    libraries: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """A preset and why it was taken, as the second half of a sentence."""
+
+    preset: Preset
+    why: str
+    configured: bool = False
+
+
+GENERIC = Preset(name="generic", title="a host of no known kind")
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="debian",
+            title="Debian",
+            libraries=(*(f"{place}/nvidia/current" for place in _MULTIARCH), *_MULTIARCH),
+            ids=("debian",),
+        ),
+        Preset(name="ubuntu", title="Ubuntu", libraries=_MULTIARCH, ids=("ubuntu",)),
+        Preset(
+            name="rhel",
+            title="RHEL, Fedora and their kin",
+            libraries=("/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/usr/lib/nvidia"),
+            ids=("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn", "azurelinux"),
+        ),
+        Preset(
+            name="suse",
+            title="SUSE",
+            libraries=("/usr/lib64", "/usr/X11R6/lib64", "/usr/lib", "/usr/X11R6/lib"),
+            ids=("suse", "sles", "sled", "sl-micro", "opensuse"),
+        ),
+        Preset(
+            name="nixos",
+            title="NixOS",
+            libraries=("/run/opengl-driver/lib", "/run/opengl-driver-32/lib"),
+            ids=("nixos",),
+        ),
+        Preset(
+            name="talos",
+            title="Talos Linux",
+            libraries=(
+                "/usr/local/glibc/usr/lib64",
+                "/usr/local/glibc/usr/lib",
+                "/usr/local/glibc/lib",
+            ),
+            ids=("talos",),
+        ),
+        Preset(
+            name="cos",
+            title="Container-Optimized OS",
+            libraries=("/home/kubernetes/bin/nvidia/lib64", "/var/lib/nvidia/lib64"),
+            ids=("cos",),
+        ),
+        Preset(
+            name="flatcar",
+            title="Flatcar",
+            libraries=(*catalog.VERSIONED_DIRECTORIES, "/usr/lib64"),
+            ids=("flatcar", "coreos"),
+        ),
+        Preset(
+            name="bottlerocket",
+            title="Bottlerocket",
+            libraries=("/usr/lib/nvidia/tesla", "/usr/lib/nvidia/tesla/{version}"),
+            ids=("bottlerocket",),
+        ),
+        Preset(name="operator", title="NVIDIA's driver container", driver_root=OPERATOR_ROOT),
+        GENERIC,
+    )
+}
+NAMES = (AUTO, *PRESETS)
+EVIDENCE = (*_OS_RELEASE, OPERATOR_ROOT)
+"""Paths by whose presence or content the choice is made."""
+
+
+def settle(options: Options) -> tuple[Options, Choice]:
+    """Fill in what the options leave to the preset, and tell which one that is.
+
+    What the options say stands. Of /dev the host's own is taken where it has the driver's node,
+    since a container in a user namespace can be given no other; else the driver root's.
+    """
+    choice = choose(options)
+    preset = choice.preset
+    driver_root = options.driver_root or options.below(preset.driver_root)
+    paths = options.library_search_paths
+    if choice.configured and not paths:
+        version = proc.module_version(options.system) or "current"
+        paths = tuple(place.format(version=version) for place in preset.libraries)
+    settled = attrs.evolve(options, driver_root=driver_root, library_search_paths=paths)
+    return attrs.evolve(settled, dev_root=options.dev_root or _dev_root(settled)), choice
+
+
+def _dev_root(options: Options) -> str:
+    for directory in (options.root, options.driver_root):
+        root = options.at(directory)
+        if root.stat("/dev/nvidiactl") is not None or _lists(options, root):
+            return directory
+    return options.root
+
+
+def _lists(options: Options, root: Root) -> bool:
+    """Whether a recorded host has the driver's node below a root in its list of nodes."""
+    text = options.system.text("/dev.nodes") if options.recorded else None
+    return root.reported("/dev/nvidiactl") in nodes.parse_listed(text or "")
+
+
+def choose(options: Options) -> Choice:
+    """Give the preset that the options name, else the one that the host's files show."""
+    if options.preset != AUTO:
+        return Choice(preset=PRESETS[options.preset], why="host.preset names it", configured=True)
+    system = options.system
+    if system.stat(f"{OPERATOR_ROOT}/usr") is not None:
+        return Choice(
+            preset=PRESETS["operator"],
+            why=f"{OPERATOR_ROOT} holds the file system of a driver container",
+        )
+    return _by_distribution(system)
+
+
+def _by_distribution(system: Root) -> Choice:
+    for path in _OS_RELEASE:
+        text = system.text(path)
+        if text is None:
+            continue
+        said = {match[1]: match[2] for match in _LINE.finditer(text)}
+        for key in ("ID", "ID_LIKE"):
+            for name in said.get(key, "").lower().split():
+                for preset in PRESETS.values():
+                    if name in preset.ids or any(name.startswith(f"{i}-") for i in preset.ids):
+                        return Choice(preset=preset, why=f"{path} says {key}={said[key]}")
+        return Choice(
+            preset=GENERIC, why=f"{path} names none of the known ({said.get('ID', 'no ID')})"
+        )
+    return Choice(preset=GENERIC, why=f"there is no {_OS_RELEASE[0]}")
+
+
+def empty_container(options: Options) -> str:
+    """Give half a sentence about a driver container's empty directory, nothing without one."""
+    root = options.system
+    if root.stat(OPERATOR_ROOT) is None or root.entries(OPERATOR_ROOT):
+        return ""
+    return f"{root.reported(OPERATOR_ROOT)} is empty: a driver container is not ready, or left"
