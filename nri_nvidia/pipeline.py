@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import attrs
 
 from nri_nvidia import errors, resolve, suitability
-from nri_nvidia.edits import build, model, options, present, volume
+from nri_nvidia.edits import build, compat, model, options, present, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -61,7 +61,7 @@ class Plan:
     """A decision with its reasons and all that follows from it.
 
     `unprepared` is the directory that would serve the next such container with one mount, if it
-    were prepared.
+    were prepared. `cuda_compat` says whether a newer CUDA driver of the image may be used.
     """
 
     decision: Decision
@@ -71,6 +71,7 @@ class Plan:
     driver_version: str = ""
     edits: model.ContainerEdits = attrs.field(factory=model.ContainerEdits)
     unprepared: volume.Volume | None = None
+    cuda_compat: compat.Choice | None = None
 
     @property
     def created(self) -> bool:
@@ -169,6 +170,7 @@ def _decide(
         driver_version=inventory.driver_version or inventory.libraries_version,
         edits=built.edits,
         unprepared=built.unprepared,
+        cuda_compat=built.cuda_compat,
     )
 
 

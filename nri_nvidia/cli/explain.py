@@ -176,6 +176,8 @@ def _given(found: dict[str, Any]) -> list[str]:
         lines += [f"{title}:", *output.columns(rows, "  ")] if rows else []
     if found["missed"]:
         return lines
+    if found.get("cuda_compat"):
+        lines.append(f"cuda compatibility: {found['cuda_compat']['reason']['message']}")
     for hook in edits["hooks"]:
         lines.append(f"hook: {' '.join(hook['args'])}")
     return lines + _hook(found)
@@ -188,9 +190,11 @@ def _hook(found: dict[str, Any]) -> list[str]:
     if told is None:
         return ["hook's result: it has not reported (yet)"]
     took = f", {told['duration_ms']:.1f} ms"
+    notes = [f"hook's note: {note}" for note in told.get("notes", ())]
     if told["ok"] and not told["failures"]:
-        return [f"hook's result: ok{took}"]
-    return [f"hook's result: {failure}{took}" for failure in told["failures"] or ["failed"]]
+        return [f"hook's result: ok{took}", *notes]
+    failures = told["failures"] or ["failed"]
+    return [*(f"hook's result: {failure}{took}" for failure in failures), *notes]
 
 
 def _name(found: dict[str, Any]) -> str:

@@ -161,6 +161,8 @@ def _text(plan: pipeline.Plan) -> list[str]:
         lines.append(
             f"gpu {item.gpu.index}: {what}{item.gpu.uuid} {item.gpu.name} at {item.gpu.bus_id}"
         )
+    if plan.cuda_compat:
+        lines.append(f"cuda compatibility: {plan.cuda_compat.reason.message}")
     lines += ["devices:"] if plan.edits.devices else []
     lines += output.columns(
         ((d.path, f"{d.type} {d.major}:{d.minor}", d.access) for d in plan.edits.devices), "  "

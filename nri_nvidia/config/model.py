@@ -96,11 +96,13 @@ class Request:
 
 @attrs.frozen(kw_only=True)
 class Inject:
-    """`[inject]`: where driver files go in a container."""
+    """`[inject]`: where driver files go in a container, and whose CUDA driver it uses."""
 
     library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_absolute)
     layout: str = attrs.field(default="volume", validator=_one_of("files", "volume"))
     volume_dir: str = attrs.field(default="/var/lib/nri-nvidia/driver", validator=_absolute)
+    cuda_compat: str = attrs.field(default="auto", validator=_one_of("auto", "always", "never"))
+    cuda_compat_dir: str = attrs.field(default="/usr/local/cuda/compat", validator=_absolute)
 
     @library_dir.validator
     def _not_root(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -199,6 +201,8 @@ class Config:
             inject=edit_options.InjectOptions(
                 library_dir=self.inject.library_dir.rstrip("/"),
                 layout=self.inject.layout,
+                cuda_compat=self.inject.cuda_compat,
+                cuda_compat_dir=self.inject.cuda_compat_dir.rstrip("/"),
                 hook=hook if self.hook.enabled else None,
             ),
         )

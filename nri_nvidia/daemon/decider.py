@@ -332,13 +332,17 @@ class Decider:
         entry = self.ledger.entries.get(report.container_id)
         name = entry.container.display if entry else "a container"
         short = report.container_id[:12]
-        self.ledger.report(report.container_id, "; ".join(report.failures) or "ok")
+        said = "; ".join((*(report.failures or ("ok",)), *report.notes))
+        self.ledger.report(report.container_id, said)
         told = {
             "ok": report.ok,
             "failures": [*report.failures],
+            "notes": [*report.notes],
             "duration_ms": report.duration_ms,
         }
         self.records.hook_reported(report.container_id, told)
+        for note in report.notes:
+            logger.info("%s (%s): its hook: %s", name, short, note)
         for failure in report.failures:
             logger.warning("%s (%s): its hook failed at %s", name, short, failure)
 

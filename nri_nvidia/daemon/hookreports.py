@@ -26,12 +26,16 @@ _MAX_PENDING = 4096
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """The result of one container's hook; `failures` holds a sentence for each failed step."""
+    """The result of one container's hook.
+
+    `failures` holds a sentence for each failed step, `notes` what other steps have to say.
+    """
 
     container_id: str
     ok: bool
     failures: tuple[str, ...]
     duration_ms: float
+    notes: tuple[str, ...] = ()
 
 
 class Receiver:
@@ -97,11 +101,11 @@ class Receiver:
         try:
             document = json.loads(data)
             token = document["token"]
-            failures = tuple(
-                errors.printable(f"{step['name']}: {step['message']}")
+            steps = [
+                (step["ok"], errors.printable(f"{step['name']}: {step['message']}"))
                 for step in document.get("steps", ())
-                if not step["ok"]
-            )
+                if step["message"] or not step["ok"]
+            ]
             duration = float(document.get("duration_ms", 0))
             ok = document["ok"] is True
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
@@ -111,6 +115,7 @@ class Receiver:
         return Report(
             container_id=self._pending.pop(token),
             ok=ok,
-            failures=failures,
+            failures=tuple(text for done, text in steps if not done),
+            notes=tuple(text for done, text in steps if done),
             duration_ms=duration,
         )

@@ -13,6 +13,7 @@ from nri_nvidia.request import container as containers
 _KEPT_DECISIONS = 200
 _KEPT_DEVICES = 128
 _KEPT_MESSAGE = 2000
+_KEPT_REQUIREMENTS = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -136,8 +137,13 @@ def shortened(decided: Decided) -> Decided:
     request = plan.request and attrs.evolve(
         plan.request,
         devices=tuple(map(_short, plan.request.devices[:_KEPT_DEVICES])),
-        requirements=(),
-        disable_require="",
+        requirements=tuple(
+            attrs.evolve(
+                each, variable=_short(each.variable), text=_short(each.text, _KEPT_MESSAGE)
+            )
+            for each in plan.request.requirements[:_KEPT_REQUIREMENTS]
+        ),
+        disable_require=_short(plan.request.disable_require),
     )
     reasons = tuple(
         attrs.evolve(reason, message=_short(reason.message, _KEPT_MESSAGE))

@@ -59,7 +59,7 @@ def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]
     else:
         found["request"] |= {
             "variable": plan.request.variable,
-            "requirements": list(plan.request.requirements),
+            "requirements": [f"{e.variable}: {e.text}" for e in plan.request.requirements],
         }
     places = _places(plan.assigned)
     for item, gpu in zip(plan.assigned, found["gpus"], strict=True):

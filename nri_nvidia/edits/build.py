@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from nri_nvidia import resolve
-from nri_nvidia.edits import devices, driver, hooks, model, options, volume
+from nri_nvidia.edits import compat, devices, driver, hooks, model, options, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -17,11 +17,15 @@ from nri_nvidia.request import model as request_model
 
 @attrs.frozen(kw_only=True)
 class Built:
-    """The edits, what should be said of them, and the directory that would have served better."""
+    """The edits, what should be said of them, and the directory that would have served better.
+
+    `cuda_compat` says whether a newer CUDA driver of the image may be used.
+    """
 
     edits: model.ContainerEdits
     reasons: tuple[Reason, ...] = ()
     unprepared: volume.Volume | None = None
+    cuda_compat: compat.Choice | None = None
 
 
 def build(
@@ -57,11 +61,14 @@ def build(
     else:
         programs = _programs(files.mounts, inject.library_dir)
         names = driver.aliases(request.capabilities, inventory)
-    hook = hooks.build(files.mounts, programs, names, inject, token=token)
+    choice = compat.choose(request, allocation, inventory, container, inject)
+    version = inventory.driver_version if choice and choice.allowed else ""
+    hook = hooks.build(files.mounts, programs, names, inject, compat=version, token=token)
     return Built(
         edits=nodes.merged(files).merged(hook),
         reasons=(*left_out, *noted),
         unprepared=None if whole else wanted,
+        cuda_compat=choice,
     )
 
 

@@ -18,12 +18,14 @@ def build(
     aliases: Iterable[tuple[str, str]],
     inject: options.InjectOptions,
     *,
+    compat: str = "",
     token: str = "",
 ) -> model.ContainerEdits:
     """Give the hook for these mounts, or nothing where it would have nothing to do.
 
     `programs` are names below `bin` to link into /usr/bin, `aliases` names of libraries to make
-    beside them, each with the SONAME that it stands for.
+    beside them, each with the SONAME that it stands for. `compat` is the host driver's version if
+    a newer CUDA driver of the image may be put before it.
     """
     hook = inject.hook
     inside = inject.library_dir + "/"
@@ -34,6 +36,7 @@ def build(
     args = [hook.interpreter, "-I", "-S", hook.script, "--library-dir", inject.library_dir]
     args += [part for name in sorted(programs) for part in ("--link", name)]
     args += [part for name, soname in aliases for part in ("--alias", f"{name}={soname}")]
+    args += ["--compat", compat, "--compat-dir", inject.cuda_compat_dir] if compat else []
     args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
     args += [part for step in hook.skipped for part in ("--skip", step)]
     args += ["--timeout", str(hook.step_timeout), "--on-error", hook.on_error]

@@ -28,9 +28,12 @@ class InjectOptions:
     """Where driver files go in a container: everything of ours is below `library_dir`.
 
     `layout` is `files`, a bind mount each, or `volume`, one of a prepared directory where that is
-    ready.
+    ready. `cuda_compat` says whether an image's newer CUDA driver in its `cuda_compat_dir` is
+    used: `auto` (by the kind of GPU), `always` (by its version alone) or `never`.
     """
 
     library_dir: str = "/usr/local/nvidia"
     layout: str = "files"
+    cuda_compat: str = "auto"
+    cuda_compat_dir: str = "/usr/local/cuda/compat"
     hook: HookOptions | None = attrs.field(factory=HookOptions)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from nri_nvidia.edits import driver, model
+from nri_nvidia.edits import compat, driver, model
 from nri_nvidia.host import derived
 from nri_nvidia.host import model as host
 from nri_nvidia.request import container as containers
@@ -61,6 +61,8 @@ def _wanted(
         if posixpath.join(directory, soname) in files
         and posixpath.join(directory, name) not in files
     }
+    if "lib64/libcuda.so.1" in files:
+        links["lib"] = compat.LINK  # leads nowhere, unless the hook finds a newer CUDA driver
     digest = hashlib.sha256()
     for path, file in sorted(files.items()):
         digest.update(f"{path}\0{file.source}\0{file.identity}\0".encode())

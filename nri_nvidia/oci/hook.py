@@ -6,7 +6,7 @@ image's author made; nothing of that is trusted. It takes what it needs of the h
 view of the root and does the steps there; the host's ldconfig runs from a sealed descriptor.
 
 It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, which `install` makes of `view`,
-`steps` and this; what `view` says of imports holds here too. No environment is read.
+`steps`, `compat` and this; what `view` says of imports holds here too. No environment is read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import posix
 import sys
 import time
 
+from nri_nvidia.oci.compat import use_compat
 from nri_nvidia.oci.steps import READ, REGULAR, kind_of, link, list_libraries, read
 from nri_nvidia.oci.view import PLACE, Failure, Suppressed, call, enter, normal
 
@@ -66,6 +67,8 @@ OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "--library-dir": (is_library_dir, "/usr/local/nvidia"),
     "--link": (is_name, ""),
     "--alias": (is_alias, ""),  # made in lib64 and lib32
+    "--compat": (lambda text: text.replace(".", "").isdecimal(), ""),  # the host driver's version
+    "--compat-dir": (is_library_dir, "/usr/local/cuda/compat"),
     "--skip": (("links", "ldcache").__contains__, ""),
     "--ldconfig": (lambda text: text[:1] == "/" and len(text) > 1, ""),
     "--timeout": (is_seconds, "5"),
@@ -273,8 +276,12 @@ def work(
     steps.append(step("view", enter, *root))
     if steps[0]["ok"] and "links" not in given["--skip"]:
         steps.append(step("links", link, given["--link"][1:], given["--alias"][1:], library_dir))
+    chosen: list[str] = []
+    if steps[0]["ok"] and given["--compat"][-1]:
+        where = given["--compat-dir"][-1], given["--compat"][-1], library_dir
+        steps.append(step("compat", use_compat, *where, parse_object, chosen))
     if steps[0]["ok"] and "ldcache" not in given["--skip"]:
-        steps.append(step("ldcache", list_libraries, library_dir, tool, seconds))
+        steps.append(step("ldcache", list_libraries, library_dir, tool, seconds, chosen))
 
 
 def main(arguments: list[str]) -> int:

@@ -80,9 +80,9 @@ def compile_for(interpreter: str, path: Path) -> None:
 
 
 def script() -> str:
-    """Give the hook as one file: `view`, `steps` and `hook` without the imports that join them."""
+    """Give the hook as one file: its modules without the imports that join them."""
     parts = []
-    for number, name in enumerate(("view.py", "steps.py", "hook.py")):
+    for number, name in enumerate(("view.py", "steps.py", "compat.py", "hook.py")):
         source = (Path(__file__).parent / name).read_text(encoding="utf-8")
         lines = source.splitlines(keepends=True)
         for node in ast.parse(source).body:

@@ -119,8 +119,13 @@ def link_programs(names: list[str], library_dir: str) -> None:
         raise Failure(f"not linked, since {library_dir}/bin has no {', '.join(absent)}")
 
 
-def list_libraries(library_dir: str, tool: tuple[int, str], seconds: float) -> str:
-    """Make the image's loader find LIBRARY_DIR/lib64 and lib32; give why it needs nothing."""
+def list_libraries(
+    library_dir: str, tool: tuple[int, str], seconds: float, first: list[str]
+) -> str:
+    """Make the image's loader find LIBRARY_DIR/lib64 and lib32; give why it needs nothing.
+
+    What glibc's loader is to find before all else is in the folders `first`.
+    """
     machine, glibc = posix.uname().machine, any(map(is_there, LINKER_FILES))
     musl = is_there(f"/lib/ld-musl-{machine}.so.1") and not glibc
     musl = musl or is_file("/etc/alpine-release")  # may have a stand-in for glibc's loader
@@ -133,7 +138,7 @@ def list_libraries(library_dir: str, tool: tuple[int, str], seconds: float) -> s
     if musl:
         list_for_musl(f"/etc/ld-musl-{machine}.path", folders[0].encode())
     else:
-        list_for_glibc(folders, machine, tool, seconds)
+        list_for_glibc(first + folders, machine, tool, seconds)
     return ""
 
 

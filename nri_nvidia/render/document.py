@@ -24,6 +24,7 @@ def plan(decided: pipeline.Plan) -> dict[str, Any]:
         },
         "gpus": [gpu(item) for item in decided.assigned],
         "driver_version": decided.driver_version,
+        "cuda_compat": decided.cuda_compat and attrs.asdict(decided.cuda_compat),
         "edits": _edits(decided.edits) if injected else None,
     }
 

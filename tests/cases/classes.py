@@ -16,6 +16,7 @@ CATEGORIES = (
     "requirements-collection",
     "requirements-legacy-dialect",
     "requirements-csv-dialect",
+    "cuda-compat",
 )
 
 LATER = {

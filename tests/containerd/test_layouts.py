@@ -32,7 +32,8 @@ def served(engine, gpu_host, layout):
 
 async def seen(container) -> dict[str, object]:
     """Describe what a container has of the driver, and what it may do with it."""
-    listing = "cd /usr/local/nvidia && find . ! -type d | sort && cat lib64/libcuda.so.1 | cksum"
+    # A prepared directory has a link `lib`, which leads nowhere here.
+    listing = "cd /usr/local/nvidia && find . ! -type d ! -path ./lib | sort && cat lib64/libcuda.so.1 | cksum"
     found: dict[str, object] = {}
     for name, command in {
         "names": listing,

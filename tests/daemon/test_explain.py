@@ -63,8 +63,10 @@ def test_text_of_what_was_given(together):
     """Names find it; the text has the request, each GPU with its index inside, the result."""
 
     async def body(pair):
-        adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=3,5")
-        report(pair, adjusted, ok=True, steps=[], duration_ms=12.25)
+        requirement = "NVIDIA_REQUIRE_DRIVER=driver>=500"
+        adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=3,5", requirement)
+        note = {"name": "compat", "ok": True, "message": "not used"}
+        report(pair, adjusted, ok=True, steps=[note], duration_ms=12.25)
         await asyncio.to_thread(
             pair.daemon.until, lambda: pair.daemon.status()["containers"][0]["hook"], "the report"
         )
@@ -75,6 +77,9 @@ def test_text_of_what_was_given(together):
             assert "index 0 in the container" in text
             assert "index 1 in the container" in text
             assert "hook's result: ok, 12.2 ms" in text
+            assert "hook's note: compat: not used" in text
+            assert "requirements: NVIDIA_REQUIRE_DRIVER: driver>=500" in text
+            assert "cuda compatibility: a newer CUDA driver in the image is used" in text
             assert "[as-asked]" in text
 
     together(body)

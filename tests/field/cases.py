@@ -65,7 +65,7 @@ CASES: Final[dict[str, str]] = {
     "FC-053": "now",
     "FC-054": "now",
     "FC-055": "now",
-    "FC-056": "later: CUDA forward compatibility",
+    "FC-056": "now",
     "FC-057": "now; an unknown property that decides is an error: never silent",
     "FC-058": "now; an unknown capability fails the creation: silence costs hours",
     "FC-059": "later: doctor",

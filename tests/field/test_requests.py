@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Field cases: what images require of a node."""
+"""Field cases: what images require of a node, and whose CUDA driver is used."""
 
 import attrs
 import pytest
 
 from nri_nvidia import pipeline
+from nri_nvidia.oci import compat
 from tests import inventories
 
 from .harness import asked, codes, decide
@@ -47,3 +48,20 @@ def test_an_alternative_of_the_image_is_enough():
         inventories.gpu(0, brand="tesla", compute_capability="7.5"), driver_version="535.183.01"
     )
     assert decide(tesla, *asked("all", WANTED)).edits
+
+
+@pytest.mark.parametrize(
+    ("version", "host", "brand", "used"),
+    [
+        ("570.124.06", "570.133.20", "nvidia", False),
+        ("570.124.06", "535.183.01", "nvidia", True),
+        ("570.124.06", "535.183.01", "geforce", False),
+        ("570.124.06", "535.183.01", "", True),
+    ],
+)
+def test_forward_compatibility_by_versions_and_kind_of_gpu(version, host, brand, used):
+    """FC-056: a later branch on a GPU for data centers; the kind not being told, the version decides."""
+    node = inventories.with_gpus(inventories.gpu(0, brand=brand), driver_version=host)
+    choice = decide(node, *asked("0")).cuda_compat
+    assert (choice.allowed and not compat.why_not(version, host, {})) is used
+    assert choice.reason.message

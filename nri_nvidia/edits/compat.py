@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA forward compatibility: whether an image's own newer CUDA driver may be used.
+
+An image's /usr/local/cuda/compat is seen by the hook alone, which compares its version with the
+host's. What can be decided ahead is decided here: the setting, and the kind of the GPUs, since
+the driver refuses such libraries on others than those of data centers (CUDA error 804).
+"""
+
+import posixpath
+
+import attrs
+
+from nri_nvidia import resolve
+from nri_nvidia.edits import options
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+
+LINK = "/etc/nri-nvidia-compat"
+"""Where `library_dir`/lib leads; the hook links it to the libraries that it has chosen."""
+_CUDA = frozenset({request_model.Capability.COMPUTE, request_model.Capability.VIDEO})
+# NVML's brands of GPUs for data centers: those before and after the name Tesla was given up, and
+# virtual ones for compute. Some RTX cards are certified for it, and nothing tells which.
+_DATA_CENTER = frozenset({"tesla", "nvidia", "nvidia_vcs"})
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """Whether the hook may put an image's CUDA driver first, and why."""
+
+    allowed: bool
+    reason: Reason
+
+
+def choose(
+    request: request_model.GpuRequest,
+    allocation: resolve.Allocation,
+    inventory: host.Inventory,
+    container: containers.Container,
+    inject: options.InjectOptions,
+) -> Choice | None:
+    """Decide for a container; None where it is given no GPU or no CUDA driver."""
+    if not allocation.assigned or request.capabilities.isdisjoint(_CUDA):
+        return None
+    if inject.cuda_compat == "never":
+        return _no("off", "inject.cuda_compat is never")
+    if inject.hook is None or not inventory.driver_version:
+        return _no("no-hook", "the hook is off, which alone could see the image's libraries")
+    shadow = _shadow(container, inject.library_dir)
+    if shadow:
+        return shadow
+    if inject.cuda_compat == "always":
+        return _yes("always", "inject.cuda_compat is always")
+    gpus = dict.fromkeys(item.gpu for item in allocation.assigned)
+    other = next((g for g in gpus if g.brand and g.brand not in _DATA_CENTER), None)
+    if other:
+        return _no(
+            "not-on-this-gpu",
+            f"GPU {other.index} ({other.name}) is of brand {other.brand}, and CUDA takes such "
+            "libraries on GPUs for data centers only",
+            hint="inject.cuda_compat = always uses them by their version alone",
+        )
+    unknown = next((g for g in gpus if not g.brand), None)
+    if unknown:
+        return _yes(
+            "unknown-gpu",
+            f"NVML tells no brand of GPU {unknown.index}, so the version decides alone",
+        )
+    return _yes("data-center-gpu", "the version decides")
+
+
+def _shadow(container: containers.Container, library_dir: str) -> Choice | None:
+    """Refuse where the image's own search path would find some of the host's libraries first."""
+    text = container.environment("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")
+    places = [posixpath.normpath(each) for each in text.split(":") if each]
+    libraries, first = f"{library_dir}/lib64", f"{library_dir}/lib"
+    if libraries not in places or first in places[: places.index(libraries)]:
+        return None
+    return _no(
+        "shadowed",
+        f"LD_LIBRARY_PATH has {libraries}, which beats all else, without {first} before it",
+        hint=f"put {first} before it, as CUDA images do",
+    )
+
+
+def _yes(code: str, why: str) -> Choice:
+    message = f"a newer CUDA driver in the image is used: {why}"
+    return Choice(allowed=True, reason=Reason(code=f"cuda-compat-{code}", message=message))
+
+
+def _no(code: str, why: str, *, hint: str = "") -> Choice:
+    message = f"a CUDA driver in the image is not used: {why}"
+    reason = Reason(code=f"cuda-compat-{code}", message=message, hint=hint)
+    return Choice(allowed=False, reason=reason)
