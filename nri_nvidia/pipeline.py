@@ -17,9 +17,6 @@ from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse, policy
 
-_BESIDE_GPUS = ("NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH")
-_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-
 
 class Decision(enum.StrEnum):
     """What happens to a container.
@@ -149,7 +146,7 @@ def _decide(
     allocation = present.allocation(container, request, inventory) or _as_allocated(
         request, resolve.resolve(request, inventory), context
     )
-    noted = (*parsed.reasons, *allocation.reasons, *_not_given(container, request))
+    noted = (*parsed.reasons, *allocation.reasons)
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
     noted += suitability.require(request, allocation.assigned, inventory)
@@ -171,25 +168,6 @@ def _decide(
         edits=built.edits,
         unprepared=built.unprepared,
         cuda_compat=built.cuda_compat,
-    )
-
-
-def _not_given(
-    container: containers.Container, request: request_model.GpuRequest
-) -> tuple[Reason, ...]:
-    """Say what a container asks for beside GPUs and does not get, rather than pass it over."""
-    env = container.environment("NVIDIA_")
-    asked = [f"{name}={env[name]}" for name in _BESIDE_GPUS if env.get(name) == "enabled"]
-    asked += [f"{name}={env[name]}" for name in _MANAGEMENT if env.get(name)]
-    if request.imex_channels:
-        asked.append(f"IMEX channels {','.join(request.imex_channels)}")
-    return tuple(
-        Reason(
-            code="not-given",
-            message=f"{what} is not given: nri-nvidia gives GPUs, control nodes and driver files",
-            hint="mount the nodes by a device plugin, or use NVIDIA's CDI specification for them",
-        )
-        for what in asked
     )
 
 

@@ -95,3 +95,9 @@ def mig_host():
             (cap, node(f"/dev/nvidia-caps/nvidia-cap{minor}", minor, 508)) for cap, minor in caps
         ),
     )
+
+
+def mig(gi, ci=0, index=0, **more):
+    """Give a MIG device."""
+    uuid = f"MIG-0000000{index}-1111-4222-8333-4444444444{gi:02x}"
+    return model.MigDevice(index=index, uuid=uuid, gi=gi, ci=ci, **more)

@@ -73,13 +73,13 @@ def test_files_are_read_only_and_sockets_are_not_executable():
         ("utility", []),
         ("compute", ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]),
         ("video", ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]),
-        ("graphics", []),
+        ("graphics", ["/dev/nvidia-modeset"]),
         ("display", ["/dev/nvidia-modeset"]),
         (",", []),
     ],
 )
 def test_control_nodes_follow_capabilities(capabilities, nodes):
-    """nvidiactl always; uvm for compute and video; modeset for display."""
+    """nvidiactl always; uvm for compute and video; modeset for display and graphics."""
     plan = decide("NVIDIA_VISIBLE_DEVICES=1", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}")
     assert paths(plan) == ["/dev/nvidiactl", *nodes, "/dev/nvidia1"]
 
@@ -202,15 +202,6 @@ def test_allocation_of_the_kubelet():
     assert (denied.decision, codes(denied)) == (pipeline.Decision.DENY, ["not-allocated"])
     assert decide("NVIDIA_VISIBLE_DEVICES=all", context=given_to()).decision == "ignore"
     assert decide(f"NVIDIA_VISIBLE_DEVICES={UUIDS[4]}", context=given_to(UUIDS[4])).created
-
-
-def test_what_is_asked_beside_gpus_is_said_not_to_be_given():
-    """Nothing that was asked for is passed over without a word."""
-    plan = decide("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDS=enabled", "NVIDIA_IMEX_CHANNELS=0,3")
-    assert plan.created
-    assert codes(plan) == ["not-given", "not-given"]
-    assert "NVIDIA_GDS=enabled" in plan.reasons[0].message
-    assert "0,3" in plan.reasons[1].message
 
 
 def test_refusal_is_the_last_reason():

@@ -92,6 +92,7 @@ class Request:
     default_capabilities: frozenset[request_model.Capability] = request_model.DEFAULT_CAPABILITIES
     disable_require: bool = False
     swarm_resources: tuple[str, ...] = ()
+    ignore_imex_channels: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -197,6 +198,7 @@ class Config:
                 default_capabilities=self.request.default_capabilities,
                 disable_require=self.request.disable_require,
                 swarm_resources=self.request.swarm_resources,
+                ignore_imex_channels=self.request.ignore_imex_channels,
             ),
             inject=edit_options.InjectOptions(
                 library_dir=self.inject.library_dir.rstrip("/"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from nri_nvidia import resolve
-from nri_nvidia.edits import compat, devices, driver, hooks, model, options, volume
+from nri_nvidia.edits import compat, devices, driver, fabric, hooks, model, options, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -44,8 +44,11 @@ def build(
     """
     possible, left_out = devices.possible(request, inventory)
     nodes = devices.build(possible, allocation, inventory, container.devices)
+    further, missing = fabric.build(request, allocation, inventory, container)
+    nodes = nodes.merged(further)
     if container.user_namespace:
         devices.require_own_paths(nodes.devices)
+        left_out += devices.shared(possible, allocation.assigned)
     wanted: volume.Volume | None = None
     whole: model.MountEdit | None = None
     if inject.layout == "volume":
@@ -66,7 +69,7 @@ def build(
     hook = hooks.build(files.mounts, programs, names, inject, compat=version, token=token)
     return Built(
         edits=nodes.merged(files).merged(hook),
-        reasons=(*left_out, *noted),
+        reasons=(*left_out, *missing, *noted),
         unprepared=None if whole else wanted,
         cuda_compat=choice,
     )

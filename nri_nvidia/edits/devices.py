@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes: the GPUs', their MIG capabilities' and the control nodes."""
+"""Device nodes: the GPUs', their MIG capabilities', DRM and control nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
 
 from nri_nvidia import errors, resolve
 from nri_nvidia.edits import model
@@ -12,6 +14,8 @@ from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
 _NEEDS_UVM = {request_model.Capability.COMPUTE, request_model.Capability.VIDEO}
+_NEEDS_DRM = {request_model.Capability.GRAPHICS, request_model.Capability.DISPLAY}
+_OF_ALL = 0o666
 
 
 def build(
@@ -45,7 +49,7 @@ def _untaken(
 @derived.kept
 def _paths(inventory: host.Inventory) -> frozenset[str]:
     control = inventory.control
-    gpus = (gpu.node for gpu in inventory.gpus)
+    gpus = (node for gpu in inventory.gpus for node in (gpu.node, *gpu.dri_nodes))
     caps = (node for _name, node in inventory.caps_nodes)
     nodes = (control.ctl, control.uvm, control.uvm_tools, control.modeset, *gpus, *caps)
     return frozenset(node.path for node in nodes if node)
@@ -58,6 +62,42 @@ def _build(
     taken: Mapping[str, containers.Device],
 ) -> model.ContainerEdits:
     nodes = [*_control_nodes(capabilities, inventory), *_gpu_nodes(assigned, inventory)]
+    if capabilities & _NEEDS_DRM:
+        nodes += map(_opened, _drm_nodes(assigned))
+    return given(nodes, taken)
+
+
+def _without_modeset(
+    capabilities: frozenset[request_model.Capability], control: host.ControlNodes
+) -> tuple[Reason, ...]:
+    """Say where graphics lacks a node that some of its programs look for, and others do not."""
+    display, graphics = request_model.Capability.DISPLAY, request_model.Capability.GRAPHICS
+    if display in capabilities or graphics not in capabilities:
+        return ()
+    if _may_set_modes(capabilities, control):
+        return ()
+    return (
+        Reason(
+            code="modeset-left-out",
+            message="/dev/nvidia-modeset is not on this node: graphics is given without it, and "
+            "Vulkan may find no GPU",
+            hint="load it: modprobe nvidia-modeset",
+        ),
+    )
+
+
+def _may_set_modes(
+    capabilities: frozenset[request_model.Capability], control: host.ControlNodes
+) -> bool:
+    """Tell whether graphics has the modeset node: where it is there, as in the toolkit's CDI."""
+    there = control.modeset is not None and control.modeset.exists
+    return there and request_model.Capability.GRAPHICS in capabilities
+
+
+def given(
+    nodes: Iterable[host.DeviceNode], taken: Mapping[str, containers.Device]
+) -> model.ContainerEdits:
+    """Give nodes but those that the spec has; raises as `build` does."""
     edits = {}
     for node in nodes:
         if node.path in taken:
@@ -87,7 +127,7 @@ def possible(
     """
     display, modeset = request_model.Capability.DISPLAY, inventory.control.modeset
     if not request.all_capabilities or display not in request.capabilities:
-        return request.capabilities, ()
+        return request.capabilities, _without_modeset(request.capabilities, inventory.control)
     if modeset and modeset.exists:
         return request.capabilities, ()
     return request.capabilities - {display}, (
@@ -96,6 +136,28 @@ def possible(
             message="all capabilities were asked for, and display is not among those of this "
             "node: /dev/nvidia-modeset is not there",
             hint="load it: modprobe nvidia-modeset; or name the capabilities that are needed",
+        ),
+    )
+
+
+def shared(
+    capabilities: frozenset[request_model.Capability], assigned: Iterable[resolve.Assigned]
+) -> tuple[Reason, ...]:
+    """Say what a container in a user namespace cannot use: there a node keeps the host's rights.
+
+    Its users are none of the host's, so neither are its groups those that a DRM node belongs to.
+    """
+    nodes = _drm_nodes(assigned) if capabilities & _NEEDS_DRM else ()
+    closed = [node for node in nodes if node.mode & 0o006 != 0o006]
+    if not closed:
+        return ()
+    return (
+        Reason(
+            code="drm-nodes-closed",
+            message=f"{', '.join(node.path for node in closed)}: a container in a user namespace "
+            "sees them with this node's own rights, which give others no access",
+            hint='let others read and write them (udev: MODE="0666"), or run the container '
+            "without a user namespace (hostUsers: true)",
         ),
     )
 
@@ -140,6 +202,26 @@ def _control_nodes(
         yield _known(control.uvm_tools, "/dev/nvidia-uvm-tools", "nvidia-uvm")
     if request_model.Capability.DISPLAY in capabilities:
         yield _known(control.modeset, "/dev/nvidia-modeset", "nvidia-modeset")
+    elif _may_set_modes(capabilities, control) and control.modeset:
+        yield control.modeset
+
+
+def _drm_nodes(assigned: Iterable[resolve.Assigned]) -> Iterator[host.DeviceNode]:
+    """Give the DRM nodes of the GPUs given, and of those of which a MIG device can do graphics."""
+    for item in assigned:
+        if item.mig is None or item.mig.gfx:
+            yield from item.gpu.dri_nodes
+
+
+def _opened(node: host.DeviceNode) -> host.DeviceNode:
+    """Give a group's node as one for all.
+
+    On a host DRM nodes belong to a group (video, render), which the toolkit makes a further group
+    of the container's process (`internal/edits/device.go`). A runtime takes no groups from NRI,
+    so the container's own node is for all: whoever may reach it is in that container.
+    """
+    closed = node.gid != 0 and node.mode & 0o006 != 0o006
+    return attrs.evolve(node, mode=node.mode | _OF_ALL) if closed else node
 
 
 def _known(node: host.DeviceNode | None, path: str, module: str) -> host.DeviceNode:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from . import proc
-from .model import ControlNodes, DeviceNode
+from .model import ControlNodes, DeviceNode, ExtraMount
 from .nodes import Directory, Status, Wanted, parse_listed
 from .options import Options
 
@@ -17,7 +17,14 @@ _MODESET_MINOR = 254
 _UVM_MINOR = 0
 _UVM_TOOLS_MINOR = 1
 
-_IMEX_DIRECTORY = "/dev/nvidia-caps-imex-channels"
+IMEX_DIRECTORY = "/dev/nvidia-caps-imex-channels"
+# The driver's own default (`ImexChannelCount` of its parameters); older ones do not tell theirs.
+_IMEX_COUNT = 2048
+
+_GDRCOPY_MINOR = 0
+_BY_PATH = "/dev/dri/by-path"
+# What GPUDirect Storage needs beside its nodes (toolkit `internal/discover/gds.go`).
+GDS_FILES = ("/run/udev", "/etc/cufile.json")
 
 # Nodes which a container gets only by asking (NVIDIA_GDS=enabled and so on).
 _ON_REQUEST = (
@@ -32,7 +39,8 @@ _ON_REQUEST = (
 class Tables:
     """The kernel's numbers: majors by name, rights of the driver's own nodes, MIG capabilities.
 
-    `modeset` tells whether nvidia_modeset is loaded.
+    `modeset` tells whether nvidia_modeset is loaded. `imex_count` is how many IMEX channels the
+    driver serves, 0 where it has none.
     """
 
     directory: Directory
@@ -41,6 +49,7 @@ class Tables:
     uid: int = 0
     gid: int = 0
     modeset: bool = False
+    imex_count: int = 0
     capabilities: Mapping[str, proc.Capability] = attrs.field(factory=dict)
     mig_minors: Mapping[str, int] = attrs.field(factory=dict)
 
@@ -57,6 +66,9 @@ def tables(options: Options) -> Tables:
         mode=given.get("devicefilemode", 0o666) & 0o777,
         uid=given.get("devicefileuid", 0),
         gid=given.get("devicefilegid", 0),
+        imex_count=given.get("imexchannelcount", _IMEX_COUNT)
+        if "nvidia-caps-imex-channels" in majors
+        else 0,
         capabilities=proc.capabilities(system),
         mig_minors=proc.mig_minors(system),
     )
@@ -128,10 +140,20 @@ def mig_gpus(known: Tables) -> frozenset[int]:
 
 def imex_channels(known: Tables) -> tuple[DeviceNode, ...]:
     """Give the IMEX channel nodes that exist, by number."""
-    names = known.directory.names(_IMEX_DIRECTORY)
-    numbers = sorted(int(n[7:]) for n in names if re.fullmatch(r"channel\d{1,9}", n))
-    nodes = (known.directory.existing(f"{_IMEX_DIRECTORY}/channel{n}") for n in numbers)
+    names = known.directory.names(IMEX_DIRECTORY)
+    # The kernel's names have no leading zeros.
+    numbers = sorted(int(n[7:]) for n in names if re.fullmatch(r"channel(?:0|[1-9]\d{0,8})", n))
+    nodes = (known.directory.existing(f"{IMEX_DIRECTORY}/channel{n}") for n in numbers)
     return tuple(node for node in nodes if node)
+
+
+def imex_channel(known: Tables, number: int) -> DeviceNode | None:
+    """Give a channel's node, made where it is missing and may be; None for one never served."""
+    major = known.majors.get("nvidia-caps-imex-channels")
+    if major is None or not 0 <= number < known.imex_count:
+        return None
+    path = f"{IMEX_DIRECTORY}/channel{number}"
+    return known.directory.find(_of_driver(known, path, major, number, ""))
 
 
 def on_request(known: Tables) -> tuple[tuple[str, DeviceNode], ...]:
@@ -144,7 +166,33 @@ def on_request(known: Tables) -> tuple[tuple[str, DeviceNode], ...]:
             node = known.directory.existing(f"{directory}/{name}")
             if node is not None:
                 found.append((group, node))
+    major = known.majors.get("gdrdrv")
+    if major is not None and "gdrcopy" not in dict(found):
+        # Its module announces no device; the node is what its installation makes by a script.
+        node = known.directory.find(Wanted(path="/dev/gdrdrv", major=major, minor=_GDRCOPY_MINOR))
+        found += [("gdrcopy", node)] if node.exists else []
     return tuple(found)
+
+
+def extra_mounts(
+    known: Tables, options: Options, found: Iterable[tuple[str, DeviceNode]]
+) -> tuple[ExtraMount, ...]:
+    """Give what comes with the nodes of a group, where there is one of its nodes.
+
+    What GPUDirect Storage reads is a driver container's or the host's own. The links by which
+    programs find a GPU's DRM nodes are udev's; theirs lead to names beside them, so the directory
+    is right in every container, and a link to a node not given is to none.
+    """
+    mounts: dict[str, ExtraMount] = {}
+    for path in GDS_FILES if any(group == "gds" for group, _node in found) else ():
+        for root in (options.driver, options.system):
+            real = root.resolve(path)
+            if real and path not in mounts:
+                source = root.reported(real)
+                mounts[path] = ExtraMount(group="gds", source=source, destination=path)
+    dev = known.directory.root
+    links = ExtraMount(group="dri", source=dev.reported(_BY_PATH), destination=_BY_PATH)
+    return (*mounts.values(), *([links] if dev.entries(_BY_PATH) else []))
 
 
 def dri(known: Tables, names: Iterable[str]) -> tuple[DeviceNode, ...]:
@@ -157,16 +205,20 @@ def _own(known: Tables, path: str, minor: int, command: str) -> DeviceNode | Non
     major = known.majors.get("nvidia")
     if major is None:
         return None
-    return known.directory.find(
-        Wanted(
-            path=path,
-            major=major,
-            minor=minor,
-            mode=known.mode,
-            uid=known.uid,
-            gid=known.gid,
-            command=command.format(minor=minor),
-        )
+    wanted = _of_driver(known, path, major, minor, command.format(minor=minor))
+    return known.directory.find(wanted)
+
+
+def _of_driver(known: Tables, path: str, major: int, minor: int, command: str) -> Wanted:
+    """Give a node with the rights that the driver's parameters ask for."""
+    return Wanted(
+        path=path,
+        major=major,
+        minor=minor,
+        mode=known.mode,
+        uid=known.uid,
+        gid=known.gid,
+        command=command,
     )
 
 

@@ -125,6 +125,15 @@ class ControlNodes:
     modeset: DeviceNode | None = None
 
 
+@attrs.frozen(kw_only=True, cache_hash=True)
+class ExtraMount:
+    """A file or directory that belongs to a group of nodes: NVIDIA's (`gds`), or `dri`."""
+
+    group: str
+    source: str
+    destination: str
+
+
 @attrs.frozen(kw_only=True)
 class Problem:
     """Something that the scan found wrong; it becomes a reason only where it matters."""
@@ -143,10 +152,12 @@ class Inventory:
     found. `nvml_state` is `ok`, `absent` (not asked yet, or did not answer) or `mismatch` (NVML's
     order of GPUs is not PCI order, so an index means nothing). `caps_nodes` maps a capability path
     of the MIG tree (`gpu0/gi1/access`, `config`, `monitor`) to its node. `imex_channels` are the
-    channel nodes that exist, `imex_major` is -1 where the kernel has none. `extra_nodes` are the
-    nodes that a container gets only by asking, each with its group: `gds`, `mofed`, `gdrcopy`,
-    `nvswitch`. `preset` names the kind of host and `preset_reason` says, as half a sentence, why
-    it was taken; `driver_root` and `dev_root` are where the driver's files and nodes are.
+    channel nodes that exist, `imex_major` is -1 where the kernel has none; channels below
+    `imex_count` can be given though their node is missing (0 where nodes may not be made).
+    `extra_nodes` are the nodes that a container gets only by asking, each with its group: `gds`,
+    `mofed`, `gdrcopy`, `nvswitch`; `extra_mounts` are what comes with them, and with DRM nodes.
+    `preset` names the kind of host and `preset_reason` says, as half a sentence, why it was taken;
+    `driver_root` and `dev_root` are where the driver's files and nodes are.
     """
 
     driver_version: str = ""
@@ -158,7 +169,9 @@ class Inventory:
     caps_nodes: tuple[tuple[str, DeviceNode], ...] = ()
     imex_major: int = -1
     imex_channels: tuple[DeviceNode, ...] = ()
+    imex_count: int = 0
     extra_nodes: tuple[tuple[str, DeviceNode], ...] = ()
+    extra_mounts: tuple[ExtraMount, ...] = ()
     files: tuple[DriverFile, ...] = ()
     nvml_state: str = "absent"
     layout: str = ""

@@ -16,6 +16,8 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORE
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
 # "Kernel Module  550.163.01  Tue Apr …"; the open module says "Kernel Module for x86_64  550…".
 _MODULE_LINE = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{1,6}(?:\.\d{1,6}){1,3})\b")
+# Majors that are looked for beside those whose names begin with nvidia.
+_FURTHER_MAJORS = {"gdrdrv"}
 _CAP = re.compile(r"(?:config|monitor|gpu\d{1,3}/gi\d{1,3}(?:/ci\d{1,3})?/access)")
 
 
@@ -109,7 +111,7 @@ def majors(root: Root) -> dict[str, int]:
         if line.startswith("Block devices"):
             break
         parts = line.split()
-        if len(parts) == 2 and parts[1].startswith("nvidia"):
+        if len(parts) == 2 and (parts[1].startswith("nvidia") or parts[1] in _FURTHER_MAJORS):
             number = _number(parts[0])
             if number >= 0:
                 found.setdefault(parts[1], number)

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import candidates, catalog, presets, proc
+from . import candidates, catalog, devices, presets, proc
 from .model import DeviceNode, DriverFile, Inventory
 from .options import Options
 from .root import TEXT_LIMIT, Root, must_be_absence
@@ -38,7 +38,14 @@ Stamp = tuple[int, int, int] | None
 Of a file, inode number, size and time of the last writing (ns).
 """
 State = tuple[object, ...]
-_DEVICES = ("/dev", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels", "/dev/dri")
+_DEVICES = (
+    "/dev",
+    "/dev/nvidia-caps",
+    "/dev/nvidia-caps-imex-channels",
+    "/dev/dri",
+    "/dev/dri/by-path",
+    "/dev/infiniband",
+)
 _PIECE = 1 << 16
 
 
@@ -74,6 +81,9 @@ def of(options: Options, inventory: Inventory) -> Watch:
         trails.update(shown.trail(posixpath.dirname(file.source)))
         if file.directory:
             trails.update(shown.trail(file.source))
+    if any(group == "gds" for group, _node in inventory.extra_nodes):
+        for path in devices.GDS_FILES:
+            trails.update(driver.trail(path), system.trail(path))
     for node in _nodes(inventory):
         trails.update(shown.trail(node.host_path))
     # A source has its links resolved already.
@@ -163,8 +173,13 @@ def _nodes(inventory: Inventory) -> Iterator[DeviceNode]:
     for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
         if node is not None:
             yield node
-    yield from (gpu.node for gpu in inventory.gpus if gpu.node is not None)
+    for gpu in inventory.gpus:
+        if gpu.node is not None:
+            yield gpu.node
+        yield from gpu.dri_nodes
     yield from (node for _name, node in inventory.caps_nodes)
+    # Of IMEX channels there may be thousands: their directory tells which there are.
+    yield from (node for _group, node in inventory.extra_nodes)
 
 
 def _needed(paths: Iterable[str]) -> tuple[str, ...]:

@@ -30,6 +30,22 @@ class Source(enum.StrEnum):
     ANNOTATION = "annotation"
 
 
+class Group(enum.StrEnum):
+    """Nodes that a container gets only by asking for them (NVIDIA_GDS=enabled and so on)."""
+
+    GDS = "gds"
+    MOFED = "mofed"
+    GDRCOPY = "gdrcopy"
+    NVSWITCH = "nvswitch"
+
+
+class MigManagement(enum.StrEnum):
+    """Which of MIG's two rights over a whole node is asked for: to divide GPUs, or to watch."""
+
+    CONFIG = "config"
+    MONITOR = "monitor"
+
+
 @attrs.frozen(kw_only=True)
 class Requirement:
     """What a container requires of node and GPU, as `variable` states it (`conditions`)."""
@@ -46,7 +62,8 @@ class GpuRequest:
     `none`: driver files and control nodes but no GPU. "Not a GPU container" is None, never a
     GpuRequest. `variable` is what the ids were read from, for messages. `all_capabilities` tells
     that capabilities were not named one by one. `disable_require` is what NVIDIA_DISABLE_REQUIRE
-    says and what does not switch the requirements off.
+    says and what does not switch the requirements off. `imex_channels` are ids as they were
+    written, or `all`.
     """
 
     source: Source
@@ -57,6 +74,8 @@ class GpuRequest:
     legacy_image: bool = False
     imex_channels: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
+    groups: tuple[Group, ...] = ()
+    mig_management: tuple[MigManagement, ...] = ()
     disable_require: str = ""
 
     @property

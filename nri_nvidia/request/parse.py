@@ -14,7 +14,7 @@ import attrs
 from nri_nvidia import errors
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import model, policy, requirements
+from nri_nvidia.request import extras, model, policy, requirements
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
@@ -54,7 +54,6 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         or _from_mounts(container.mounts, rules)
         or _from_environment(env, rules, legacy=legacy)
     )
-    imex = imex_channels(container, rules)
     if channel is None:
         return Parsed()
     source, variable, devices = channel
@@ -71,16 +70,19 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         )
         return Parsed(reasons=tuple(noted))
     noted += _passed_over(source, variable, devices, env, rules)
+    named = extras.named(devices)
+    groups = dict.fromkeys((*named.groups, *extras.groups(env)))
     request = model.GpuRequest(
         source=source,
-        devices=devices,
+        devices=named.devices,
         variable=variable,
         legacy_image=legacy,
-        imex_channels=imex,
+        imex_channels=_with_named(named.imex_channels, container, rules),
+        groups=tuple(groups),
         capabilities=frozenset(),
     )
     try:
-        _refuse_mig_management(container, env)
+        managed = extras.mig_management(env, privileged=container.privileged is True)
         chosen = capabilities(env, rules, legacy=legacy)
         wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
     except errors.RequestError as error:
@@ -91,7 +93,12 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         all_capabilities=_wants_all_capabilities(env, legacy=legacy),
         requirements=wanted,
         disable_require=env.get(requirements.DISABLE, "") if wanted else "",
+        mig_management=managed,
     )
+    try:
+        extras.require_all(managed, env)
+    except errors.RequestError as error:
+        return Parsed(request=request, reasons=tuple(noted), error=error)
     return Parsed(request=request, reasons=tuple(noted))
 
 
@@ -272,6 +279,8 @@ def _may_use_environment(container: containers.Container, rules: policy.RequestP
 
 def imex_channels(container: containers.Container, rules: policy.RequestPolicy) -> tuple[str, ...]:
     """Read the IMEX channels; `all` is possible through mounts only, `none` is none."""
+    if rules.ignore_imex_channels:
+        return ()
     env = container.environment(IMEX_CHANNELS)
     if rules.accept_volume_mounts:
         asked = [m[5:] for m in _mount_requests(container.mounts) if m.startswith("imex/")]
@@ -283,13 +292,10 @@ def imex_channels(container: containers.Container, rules: policy.RequestPolicy) 
     return () if channels is None or channels == ("all",) else channels
 
 
-def _refuse_mig_management(container: containers.Container, env: Mapping[str, str]) -> None:
-    if container.privileged is True:
-        return
-    for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
-        if env.get(name):
-            raise errors.RequestError(
-                f"{name}={env[name]}: only a privileged container may manage MIG",
-                hint="make the container privileged or remove the variable",
-                code="mig-management-unprivileged",
-            )
+def _with_named(
+    named: tuple[str, ...], container: containers.Container, rules: policy.RequestPolicy
+) -> tuple[str, ...]:
+    """Give the channels named beside the GPUs, which win over those of a channel further down."""
+    if named and not rules.ignore_imex_channels:
+        return tuple(dict.fromkeys(named))
+    return imex_channels(container, rules)

@@ -81,6 +81,10 @@ def recorded_specs() -> dict[str, HostSpec]:
             gpus=(GpuSpec(),), driver="", libraries="550.163.01", nvml=False
         ),
         "no-gpu": HostSpec(driver="", hardware=False, nvml=False),
+        "rhel-fabric": HostSpec(
+            gpus=(GpuSpec(), GpuSpec()), layout="rhel", imex_channels=(0, 1), drm=True,
+            groups=host_spec.GROUPS,
+        ),
         "cache-1xa100": HostSpec(gpus=(GpuSpec(model="A100"),), layout="cache"),
     }  # fmt: skip
     for name, model in (

@@ -16,6 +16,16 @@ from .host_spec import GpuSpec, HostSpec
 MAJORS = {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 508, "nvidia-caps-imex-channels": 507}
 DRI_MAJOR = 226
 
+# The nodes of each group as name, major, minor. InfiniBand's major is the kernel's own, rdma_cm is
+# a misc device; the others' are dynamic.
+GROUPS = {
+    "gds": (("nvidia-fs0", 506, 0), ("nvidia-fs1", 506, 1)),
+    "mofed": (("infiniband/rdma_cm", 10, 58), ("infiniband/uverbs0", 231, 192)),
+    "gdrcopy": (("gdrdrv", 505, 0),),
+    "nvswitch": (("nvidia-nvswitch0", 504, 0), ("nvidia-nvswitchctl", 504, 255)),
+}
+_GROUP_MAJORS = {"gds": "nvidia-fs", "gdrcopy": "gdrdrv", "nvswitch": "nvidia-nvswitch"}
+
 Node = tuple[str, int, int, int, int, int]
 
 _PARAMS = """\
@@ -42,6 +52,11 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
         files["nvml.json"] = f"{document}\n"
     for path, text in files.items():
         put(top / path, text.encode())
+    if "gds" in spec.groups:
+        put(top / "etc/cufile.json", b"{}\n")
+        put(top / "run/udev/data/c506:0", b"")
+    for at, gpu in enumerate(spec.gpus) if spec.drm and spec.driver else ():
+        _write_links(top / "dev/dri/by-path", host_spec.bus_id_of(gpu, at), at)
     _write_nodes(top, spec, dict(nodes(spec)) if spec.driver else {})
 
 
@@ -179,6 +194,9 @@ def _devices(spec: HostSpec) -> str:
         majors = {number: name for name, number in MAJORS.items()}
         if int(spec.driver.split(".")[0]) < 550:
             majors[MAJORS["nvidia"]] = "nvidia-frontend"
+        for group in spec.groups:
+            if group in _GROUP_MAJORS:
+                majors[GROUPS[group][0][1]] = _GROUP_MAJORS[group]
         lines += [f"{number:3} {majors[number]}" for number in sorted(majors)]
         lines.append("195 nvidia-modeset")
     return "\n".join([*lines, "", "Block devices:", "  8 sd", ""])
@@ -203,6 +221,23 @@ def _all_nodes(spec: HostSpec) -> Iterator[tuple[str, Node]]:
         if spec.drm:
             yield f"/dev/dri/card{at + 1}", ("c", DRI_MAJOR, at + 1, 0o660, 0, 44)
             yield f"/dev/dri/renderD{at + 129}", ("c", DRI_MAJOR, at + 129, 0o660, 0, 106)
+    if spec.drm:
+        yield "/dev/dri/card0", ("c", DRI_MAJOR, 0, 0o660, 0, 44)
+        yield "/dev/dri/renderD128", ("c", DRI_MAJOR, 128, 0o660, 0, 106)
+    channels = MAJORS["nvidia-caps-imex-channels"]
+    for number in spec.imex_channels:
+        path = f"/dev/nvidia-caps-imex-channels/channel{number}"
+        yield path, ("c", channels, number, 0o666, 0, 0)
+    for group in spec.groups:
+        for name, major, minor in GROUPS[group]:
+            yield f"/dev/{name}", ("c", major, minor, 0o666, 0, 0)
+
+
+def _write_links(directory: pathlib.Path, bus_id: str, at: int) -> None:
+    """Make udev's links to a GPU's DRM nodes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind, name in (("card", f"card{at + 1}"), ("render", f"renderD{at + 129}")):
+        (directory / f"pci-{bus_id}-{kind}").symlink_to(f"../{name}")
 
 
 def _write_nodes(top: pathlib.Path, spec: HostSpec, wanted: dict[str, Node]) -> None:

@@ -11,6 +11,7 @@ from nri_nvidia.host import proc
 from . import host_layouts
 
 LAYOUTS = tuple(host_layouts.LAYOUTS)
+GROUPS = ("gds", "mofed", "gdrcopy", "nvswitch")
 
 # A name for deterministic UUIDs, so that a host is the same each time it is built.
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -93,6 +94,9 @@ class HostSpec:
     None for the same, empty for none. `nvml_order` gives NVML's index of each GPU in PCI order,
     empty for the same order. `missing_nodes` are paths that /dev lacks. With `recorded` everything
     is plain small files: device nodes are lines of `dev.nodes`, libraries are stubs without code.
+    With `drm` each GPU has DRM nodes, beside an integrated one's `card0`. `imex_channels` are the
+    channels whose nodes are there, `groups` the groups of further nodes (gds, mofed, gdrcopy,
+    nvswitch).
     """
 
     gpus: tuple[GpuSpec, ...] = ()
@@ -107,6 +111,8 @@ class HostSpec:
     firmware: bool = True
     sockets: bool = True
     drm: bool = False
+    imex_channels: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()
     hardware: bool = True
     recorded: bool = False
 
@@ -162,6 +168,7 @@ def check(spec: HostSpec) -> tuple[str, ...]:
     usable = sum(not gpu.excluded for gpu in spec.gpus)
     if spec.nvml_order and sorted(spec.nvml_order) != list(range(usable)):
         found.append(f"nvml_order is no order of {usable} GPUs")
+    found += [f"{name!r} is no group of nodes" for name in sorted({*spec.groups} - {*GROUPS})]
     if spec.driver == "" and any(gpu.mig for gpu in spec.gpus):
         found.append("there are MIG devices without a kernel module")
     return tuple(found)

@@ -12,6 +12,10 @@ CATEGORIES = (
     "access-rules",
     "driver-capabilities",
     "device-selection",
+    "device-nodes",
+    "device-edits",
+    "imex",
+    "mig",
     "cuda-version",
     "requirements-collection",
     "requirements-legacy-dialect",
@@ -19,11 +23,7 @@ CATEGORIES = (
     "cuda-compat",
 )
 
-LATER = {
-    "select-legacy-mig-config-all": "MIG management nodes",
-    "select-legacy-mig-config-nonall": "MIG management nodes",
-    "select-legacy-mig-config-specific": "MIG management nodes",
-}
+LATER: dict[str, str] = {}
 
 OTHER_MODE = {
     "select-csv-3": "csv: Jetson names its one device; ours are those of a PCI host",
@@ -33,11 +33,16 @@ OTHER_MODE = {
     "reqcsv-cuda_unset": "csv: the same as reqcsv-brand_unset",
     "reqcsv-driver_unset": "csv: the same as reqcsv-brand_unset",
     "reqcsv-unknown_prop_and": "csv: an unknown property is passed over there; never silent here",
+    "nodes-jit-cdi-gpu-compute": "jit-cdi gives all nodes whatever the capabilities are",
+    "nodes-jit-cdi-gpu-utility": "the same as nodes-jit-cdi-gpu-compute",
+    "nodes-management": "management: a CDI specification for tools, no request of a container",
 }
 
 INTERNAL = {
     "annotations-invalid-kept": "the form of a CDI name is checked at a later stage upstream; "
     "here a name that means nothing is refused where it is resolved",
+    "gids-0": "a node whose mode is not known; here each has one",
+    "gids-3": "the same as gids-0",
 }
 
 OTHERWISE = {
@@ -47,5 +52,8 @@ OTHERWISE = {
     "select-jit-uuid-prefix": "a unique beginning of 8 hex digits or more is accepted: old "
     "documentation and scripts use it",
     "select-legacy-uuid-prefix": "the same as select-jit-uuid-prefix",
+    "nodes-legacy-gpu-graphics": "graphics has its GPU's DRM nodes, as by the toolkit's runtime, "
+    "and the modeset node where there is one, as in CDI: Vulkan looks for it",
+    "nodes-missing-skipped": "a missing node is made or an error: never silent",
     "select-legacy-no-gpus-host": "an index on a node without a GPU is an error: never silent",
 }

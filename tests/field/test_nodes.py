@@ -54,7 +54,7 @@ def test_missing_nodes_are_told_where_they_may_not_be_made(tmp_path, missing):
     assert decide(found, *asked("0", capable("utility"))).created
 
 
-def test_the_modeset_node_is_displays_alone(tmp_path):
+def test_the_modeset_node_is_for_display(tmp_path):
     """FC-018: without it compute is complete; display has it made, or says why it cannot be."""
     spec = {"gpus": ONE, "missing_nodes": ("/dev/nvidia-modeset",)}
     found = harness.built(tmp_path / "one", **spec)
