@@ -24,7 +24,7 @@ from nri_nvidia.daemon import (
     recorder,
     volumekeeper,
 )
-from nri_nvidia.edits import hooks, volume
+from nri_nvidia.edits import fabric, hooks, volume
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import model as host
 from nri_nvidia.nri import plugin
@@ -173,6 +173,8 @@ class Decider:
             raise self.fault
         now = asyncio.get_running_loop().time
         by = deadline - _SHARE_FOR_THE_ANSWER
+        channels = fabric.channel_numbers(parsed.request)
+        await self._watch.have_channels(channels, max(by - now(), _LEAST_WAIT))
         look = volumes = None
         with contextlib.suppress(RuntimeError):  # those that wait for them say what is wrong
             look, volumes = self._watch.begin(), self._volumes.begin()

@@ -2,8 +2,11 @@
 """The host's inventory for the event loop: looked at in threads, with a limit on the wait."""
 
 import asyncio
+import contextlib
+import functools
 import logging
 import time
+from collections.abc import Collection
 
 from nri_nvidia import errors
 from nri_nvidia.daemon import worker
@@ -33,6 +36,7 @@ class HostWatch:
         self._options = options
         self._cache = cache.Cache(options)
         self._look: asyncio.Future[Seen] | None = None
+        self._making: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._nvml_retry_at = 0.0
         self._nvml_failed = False
@@ -70,6 +74,18 @@ class HostWatch:
         if self._behind is None and time.monotonic() >= self._behind_at:
             self._behind = asyncio.get_running_loop().call_later(_BEHIND, self._look_behind)
         return found
+
+    async def have_channels(self, numbers: Collection[int], limit: float) -> None:
+        """Have the nodes of IMEX channels made; what hinders it shows at the look that follows."""
+        if not numbers:
+            return
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            async with asyncio.timeout(limit):
+                while self._making is not None and not self._making.done():
+                    await asyncio.wait([self._making])
+                make = functools.partial(self._cache.make_channels, numbers)
+                self._making = self._looker.run(make)
+                await asyncio.wait([self._making])
 
     async def keep_nvml_fresh(self) -> None:
         """Ask NVML whenever the host has changed; for ever, as a task."""

@@ -65,6 +65,12 @@ def build(
     return edits, (*_missing(request.groups, inventory), *kept)
 
 
+def channel_numbers(request: request_model.GpuRequest) -> frozenset[int]:
+    """Give the IMEX channels that are asked for by number, those that can be."""
+    matches = (_CHANNEL.fullmatch(channel) for channel in request.imex_channels)
+    return frozenset(int(match[1]) for match in matches if match and int(match[1]) <= _HIGHEST)
+
+
 def _of_groups(
     groups: Iterable[request_model.Group], inventory: host.Inventory
 ) -> Iterator[host.DeviceNode]:

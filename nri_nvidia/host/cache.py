@@ -9,7 +9,7 @@ import attrs
 
 from nri_nvidia.errors import HostError
 
-from . import query, watch
+from . import devices, presets, query, watch
 from .model import Inventory
 from .options import Options
 from .scan import scan
@@ -104,6 +104,20 @@ class Cache:
                     return kept, self._is_stale(state)
             inventory, state = self._scan()
             return inventory, self._is_stale(state)
+
+    def make_channels(self, numbers: Iterable[int]) -> None:
+        """Make the nodes of IMEX channels that are asked for, where they are missing and may be.
+
+        A driver serves thousands of channels, so a scan makes none of them. One that cannot be
+        made is still not there when the host is looked at next.
+        """
+        inventory = self.get()
+        there = {node.minor for node in inventory.imex_channels}
+        missing = [n for n in numbers if n < inventory.imex_count and n not in there]
+        if missing and not self._options.recorded:
+            known = devices.tables(presets.settle(self._options)[0])
+            for number in missing:
+                devices.imex_channel(known, number)
 
     def look_behind(self) -> bool:
         """Look at each driver file, too; if one is another now, the next `get` scans.

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Field cases: IMEX channels, groups of nodes, and the right to manage MIG."""
 
+import os
+import pathlib
+import stat
+
 import attrs
 import pytest
 from hypothesis import given
@@ -249,3 +253,38 @@ def test_who_may_not_manage_mig_is_refused(tmp_path, kind):
     whole = harness.built(tmp_path / "whole", gpus=ONE)
     plan = decide(whole, *asked("all", f"{name}=all"), privileged=True)
     assert codes(plan) == ["mig-capability-missing"]
+
+
+def test_the_daemon_makes_a_channels_node(together, live):
+    """FC-132: the node is made on the host with the driver's rights, and its link for systemd."""
+    directory = live(gpus=ONE)
+    place = directory / CHANNELS[1:] / "channel5"
+
+    async def body(pair):
+        await pair.create(1, *asked("0"))
+        assert not place.parent.exists()
+        adjusted = await pair.create(2, *imex("5"))
+        assert adjusted.linux.devices[-1].path == f"{CHANNELS}/channel5"
+        status = place.stat()
+        numbers = (os.major(status.st_rdev), os.minor(status.st_rdev))
+        assert numbers == (host_kernel.MAJORS["nvidia-caps-imex-channels"], 5)
+        assert stat.S_IMODE(status.st_mode) == 0o666
+        link = directory / f"dev/char/{numbers[0]}:5"
+        assert link.readlink() == pathlib.Path("../nvidia-caps-imex-channels/channel5")
+        assert "IMEX channel 2048" in await pair.refused(3, *imex("2048"))
+
+    together(body, directory)
+
+
+def test_the_daemon_makes_no_channel_where_it_may_not(together, live, tmp_path):
+    """FC-132: with creation off nothing is made, and the refusal has the command."""
+    directory = live(gpus=ONE, imex_channels=(0,))
+    config = tmp_path / "config.toml"
+    config.write_text("host.create_device_nodes = false\n")
+
+    async def body(pair):
+        assert "channel5" not in str(await pair.create(1, *imex("0")))
+        assert "mknod" in await pair.refused(2, *imex("0,5"))
+        assert [path.name for path in (directory / CHANNELS[1:]).iterdir()] == ["channel0"]
+
+    together(body, directory, "--config", str(config))
