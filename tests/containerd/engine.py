@@ -283,10 +283,16 @@ class Engine:
         return image.reference
 
     def add_image(
-        self, name: str, *, base: str, env: Sequence[str] = (), labels: Mapping[str, str] = {}
+        self,
+        name: str,
+        *,
+        base: str,
+        env: Sequence[str] = (),
+        labels: Mapping[str, str] = {},
+        files: Mapping[str, bytes | str] = {},
     ) -> None:
-        """Make an image of another's files with `K=V` entries of its own in its environment."""
-        self._library = self._library.derive(name, base, env, labels, self.directory)
+        """Make an image of another's files and some more, with `K=V` entries of its own."""
+        self._library = self._library.derive(name, base, env, labels, self.directory, files=files)
 
     async def import_archive(self, archive: Path) -> None:
         """Import an OCI archive for CRI's use."""

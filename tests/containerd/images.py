@@ -44,22 +44,48 @@ class Library:
         env: Sequence[str],
         labels: Mapping[str, str],
         directory: Path,
+        *,
+        files: Mapping[str, bytes | str] = {},
     ) -> "Library":
-        """Add an image with the files of another and an environment of its own."""
+        """Add an image with the files of another, some more, and an environment of its own.
+
+        Of `files` a text is where a link leads.
+        """
         parent = self[base]
         settings = dict(parent.config["config"])
         settings["Env"] = [*settings["Env"], *env]
         settings["Labels"] = dict(labels)
         config = {**parent.config, "config": settings}
+        described = parent.layer
         reference = f"{parent.reference.rpartition('/')[0]}/{name}:1"
         archive = directory / f"{name}.tar"
         with tarfile.open(parent.archive) as source:
             digest = parent.layer["digest"].removeprefix("sha256:")
             member = source.extractfile(f"blobs/sha256/{digest}")
             assert member is not None
-            write(archive, reference, config, member.read())
-        image = Image(reference=reference, archive=archive, layer=parent.layer, config=config)
+            layer = with_files(member.read(), files)
+        if files:
+            digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+            config["rootfs"] = {"type": "layers", "diff_ids": [digest]}
+            described = {"digest": digest, "size": len(layer)}
+        write(archive, reference, config, layer)
+        image = Image(reference=reference, archive=archive, layer=described, config=config)
         return attrs.evolve(self, images={**self.images, name: image})
+
+
+def with_files(layer: bytes, files: Mapping[str, bytes | str]) -> bytes:
+    """Add files and links to a layer; the directories they need are made by whoever unpacks it."""
+    out = io.BytesIO(layer)
+    with tarfile.open(fileobj=out, mode="a", format=tarfile.PAX_FORMAT) as tar:
+        for path, content in files.items():
+            member = tarfile.TarInfo(f".{path}")
+            member.mode = 0o755
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+            else:
+                member.size = len(content)
+            tar.addfile(member, io.BytesIO(b"" if isinstance(content, str) else content))
+    return out.getvalue()
 
 
 def load(cache: Path) -> Library:
