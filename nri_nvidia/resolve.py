@@ -65,7 +65,8 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
     found = [_find(request, device, inventory) for device in request.devices]
     return Allocation(
         assigned=_in_order(found),
-        reasons=tuple(
+        reasons=_not_apart(request, found, inventory)
+        + tuple(
             Reason(
                 code="gpu-in-mig-mode",
                 message=f"GPU {item.gpu.index} is in MIG mode: the whole GPU was asked for, and "
@@ -74,6 +75,23 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
             )
             for item in found
             if item.gpu.mig_enabled and item.mig is None
+        ),
+    )
+
+
+def _not_apart(
+    request: request_model.GpuRequest, found: list[Assigned], inventory: host.Inventory
+) -> tuple[Reason, ...]:
+    """Say where one node stands for all GPUs, so that a container can use the others too."""
+    others = [gpu.index for gpu in inventory.usable if gpu not in {item.gpu for item in found}]
+    if inventory.platform is not host.Platform.WSL or not others:
+        return ()
+    return (
+        Reason(
+            code="gpus-not-apart",
+            message=f"{_asked(request, *request.devices)}: in WSL /dev/dxg stands for all GPUs: "
+            f"the container can use GPU {','.join(map(str, others))} too",
+            hint="let the program choose: CUDA_VISIBLE_DEVICES",
         ),
     )
 
@@ -97,7 +115,7 @@ def _without_hardware(request: request_model.GpuRequest, inventory: host.Invento
 def require_driver(request: request_model.GpuRequest, inventory: host.Inventory) -> None:
     """Raise HostError unless the kernel module is loaded and the driver's files match it."""
     asked = _asked(request, *request.devices or ("none",))
-    if not inventory.driver_version:
+    if not inventory.driven:
         raise errors.HostError(
             f"{asked}: the NVIDIA driver is not loaded on this node",
             hint="load it: modprobe nvidia; dmesg says why if that fails",

@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
         output.print_lines(_paths(found))
     else:
         output.print_lines(text(found, "" if found.nvml_state == "ok" else answer.reason))
-    return 0 if found.driver_version and not found.problems else 1
+    return 0 if found.driven and not found.problems else 1
 
 
 def document(inventory: model.Inventory) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 
 def text(inventory: model.Inventory, nvml: str) -> list[str]:
     """Give an inventory as lines; `nvml` says why NVML gave no answer."""
-    lines = [*output.host(inventory), f"driver: {inventory.driver_version or 'not loaded'}"]
+    lines = [*output.host(inventory), f"driver: {_driver(inventory)}"]
     if inventory.libraries_version and inventory.libraries_version != inventory.driver_version:
         lines.append(f"driver files: {inventory.libraries_version}")
     lines += [f"CUDA: {inventory.cuda_version}"] if inventory.cuda_version else []
@@ -53,9 +53,9 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
     rows = [
         (
             "-" if gpu.excluded else str(gpu.index),
-            gpu.uuid or "not initialised",
-            str(gpu.minor),
-            gpu.bus_id,
+            gpu.uuid or ("not initialised" if gpu.bus_id else "-"),
+            str(gpu.minor) if gpu.minor >= 0 else "-",
+            gpu.bus_id or "-",
             gpu.name,
             output.size(gpu.memory_bytes),
             "excluded" if gpu.excluded else "MIG" if gpu.mig_enabled else "",
@@ -91,6 +91,11 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
     return lines
 
 
+def _driver(inventory: model.Inventory) -> str:
+    absent = "of unknown version" if inventory.driven else "not loaded"
+    return inventory.driver_version or absent
+
+
 def _nodes(inventory: model.Inventory) -> Iterator[model.DeviceNode]:
     control = inventory.control
     for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
@@ -99,6 +104,7 @@ def _nodes(inventory: model.Inventory) -> Iterator[model.DeviceNode]:
     for gpu in inventory.gpus:
         if gpu.node:
             yield gpu.node
+    yield from {node: None for gpu in inventory.gpus for node in gpu.nodes}
     for _, node in inventory.caps_nodes:
         yield node
 

@@ -155,12 +155,12 @@ def _text(plan: pipeline.Plan) -> list[str]:
     lines.append(f"request: {request.variable}: {devices}; capabilities {capabilities}")
     if plan.decision is not pipeline.Decision.INJECT:
         return lines
-    lines.append(f"driver: {plan.driver_version}")
+    lines.append(f"driver: {plan.driver_version or 'of unknown version'}")
     for item in plan.assigned:
-        what = f"{item.mig.uuid} on " if item.mig else ""
-        lines.append(
-            f"gpu {item.gpu.index}: {what}{item.gpu.uuid} {item.gpu.name} at {item.gpu.bus_id}"
-        )
+        what = f"{item.mig.uuid} on" if item.mig else ""
+        place = f"at {item.gpu.bus_id}" if item.gpu.bus_id else ""
+        named = (what, item.gpu.uuid, item.gpu.name, place)
+        lines.append(f"gpu {item.gpu.index}: {' '.join(filter(None, named))}")
     if plan.cuda_compat:
         lines.append(f"cuda compatibility: {plan.cuda_compat.reason.message}")
     lines += ["devices:"] if plan.edits.devices else []

@@ -67,7 +67,7 @@ class HostWatch:
         """Give the inventory of now, or of when `begun` was; raises HostError after `limit` s."""
         found, stale = await self._seen(limit, begun)
         self.last = found
-        unanswered = self._nvml_failed or (found.driver_version and found.nvml_state == "absent")
+        unanswered = self._nvml_failed or (found.driven and found.nvml_state == "absent")
         retry = unanswered and time.monotonic() >= self._nvml_retry_at
         if retry or (stale and not self._nvml_failed):
             self._wake.set()
@@ -145,4 +145,4 @@ class HostWatch:
             _ = self._looker.run(self._cache.look_behind)
 
     def _has_driver(self) -> bool:
-        return bool(self.last and self.last.driver_version)
+        return bool(self.last and self.last.driven)

@@ -65,7 +65,7 @@ def _driver(inventory: host.Inventory | None) -> dict[str, Any]:
     if inventory is None:
         return {"loaded": None, "version": None, "libraries_version": None, "cuda_version": None}
     return {
-        "loaded": bool(inventory.driver_version),
+        "loaded": inventory.driven,
         "version": inventory.driver_version or None,
         "libraries_version": inventory.libraries_version or None,
         "cuda_version": inventory.cuda_version or None,

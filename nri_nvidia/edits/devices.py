@@ -51,7 +51,8 @@ def _paths(inventory: host.Inventory) -> frozenset[str]:
     control = inventory.control
     gpus = (node for gpu in inventory.gpus for node in (gpu.node, *gpu.dri_nodes))
     caps = (node for _name, node in inventory.caps_nodes)
-    nodes = (control.ctl, control.uvm, control.uvm_tools, control.modeset, *gpus, *caps)
+    more = (node for gpu in inventory.gpus for node in gpu.nodes)
+    nodes = (control.ctl, control.uvm, control.uvm_tools, control.modeset, *gpus, *caps, *more)
     return frozenset(node.path for node in nodes if node)
 
 
@@ -126,6 +127,8 @@ def possible(
     display is not asked for by name it is done without.
     """
     display, modeset = request_model.Capability.DISPLAY, inventory.control.modeset
+    if inventory.platform is not host.Platform.PCI:
+        return request.capabilities, ()
     if not request.all_capabilities or display not in request.capabilities:
         return request.capabilities, _without_modeset(request.capabilities, inventory.control)
     if modeset and modeset.exists:
@@ -193,7 +196,7 @@ def _require_same(node: host.DeviceNode, device: containers.Device) -> None:
 def _control_nodes(
     capabilities: frozenset[request_model.Capability], inventory: host.Inventory
 ) -> Iterator[host.DeviceNode]:
-    if not inventory.driver_version:
+    if not inventory.driver_version or inventory.platform is not host.Platform.PCI:
         return
     control = inventory.control
     yield _known(control.ctl, "/dev/nvidiactl", "nvidia")
@@ -237,9 +240,11 @@ def _gpu_nodes(
     for item in assigned:
         problem = reach.out_of_reach(item.gpu, item.mig, inventory)
         names = reach.mig_capabilities(item.gpu, item.mig)
-        if problem and (item.gpu.node is None or not caps.keys() >= set(names)):
+        known = item.gpu.node or item.gpu.nodes
+        if problem and (not known or not caps.keys() >= set(names)):
             raise problem
         # One that is only missing may be in the spec already; `build` looks at that.
         if item.gpu.node:
             yield item.gpu.node
+        yield from item.gpu.nodes
         yield from (caps[name] for name in names)

@@ -144,7 +144,8 @@ def _require_libraries(
     inventory: host.Inventory,
 ) -> None:
     needs = capabilities - {request_model.Capability.COMPAT32}
-    if not needs or any(file.kind is host.FileKind.LIBRARY for file in wanted):
+    of_use = {host.FileKind.LIBRARY, host.FileKind.LISTED}
+    if not needs or any(file.kind in of_use for file in wanted):
         return
     version = f" {inventory.driver_version}" if inventory.driver_version else ""
     missing = next((p for p in inventory.problems if p.code == "driver-libraries-missing"), None)

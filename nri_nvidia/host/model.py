@@ -64,7 +64,9 @@ class Gpu:
     `index` is its place in PCI order among the GPUs that are not excluded, -1 for an excluded one.
     `bus_id` has sysfs' form, `0000:07:00.0`. `uuid` is empty while the driver has not initialised
     the GPU (it shows `GPU-????????-…`). `node` is None when no minor is known. `dri_nodes` are its
-    DRM nodes (`/dev/dri/card1`, `/dev/dri/renderD129`), which graphics needs.
+    DRM nodes (`/dev/dri/card1`, `/dev/dri/renderD129`), which graphics needs. `nodes` are further
+    ones without which it is of no use. Where a GPU is no PCI device (`Platform`), it has these
+    alone, and `bus_id` may be empty.
     """
 
     index: int
@@ -81,10 +83,14 @@ class Gpu:
     mig_enabled: bool = False
     mig_devices: tuple[MigDevice, ...] = ()
     dri_nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
 
 
 class FileKind(enum.StrEnum):
-    """What a driver file is, which decides where it goes in a container."""
+    """What a driver file is, which decides where it goes in a container.
+
+    LISTED is a file or directory that has the same path in a container as on the host.
+    """
 
     LIBRARY = "library"
     LIBRARY32 = "library32"
@@ -92,6 +98,7 @@ class FileKind(enum.StrEnum):
     FIRMWARE = "firmware"
     SOCKET = "socket"
     CONFIG = "config"
+    LISTED = "listed"
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +188,11 @@ class Inventory:
     driver_root: str = "/"
     dev_root: str = "/"
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def driven(self) -> bool:
+        """Whether there is a driver; elsewhere than on a PCI host it is not the nvidia module."""
+        return bool(self.driver_version) or self.platform is not Platform.PCI
 
     @property
     def usable(self) -> tuple[Gpu, ...]:

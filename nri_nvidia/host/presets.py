@@ -10,7 +10,7 @@ import re
 
 import attrs
 
-from . import catalog, nodes, proc
+from . import catalog, nodes, proc, wsl
 from .model import Platform
 from .options import Options
 from .root import Root
@@ -19,7 +19,6 @@ AUTO = "auto"
 # Where NVIDIA's operator mounts the file system of its driver container.
 OPERATOR_ROOT = "/run/nvidia/driver"
 CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
-WSL_LIBRARIES = "/usr/lib/wsl/lib"
 _TEGRA_RELEASE = "/etc/nv_tegra_release"
 _OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 _LINE = re.compile(r"""([A-Z_]+)=["']?([^"'\n]*)["']?""")
@@ -110,11 +109,12 @@ PRESETS: dict[str, Preset] = {
             ids=("bottlerocket",),
         ),
         Preset(name="operator", title="NVIDIA's driver container", driver_root=OPERATOR_ROOT),
+        Preset(name="wsl", title="WSL 2", platform=Platform.WSL),
         GENERIC,
     )
 }
 NAMES = (AUTO, *PRESETS)
-EVIDENCE = (*_OS_RELEASE, OPERATOR_ROOT)
+EVIDENCE = (*_OS_RELEASE, OPERATOR_ROOT, wsl.NODE)
 """Paths by whose presence or content the choice is made."""
 
 
@@ -138,15 +138,17 @@ def settle(options: Options) -> tuple[Options, Choice]:
 def _dev_root(options: Options) -> str:
     for directory in (options.root, options.driver_root):
         root = options.at(directory)
-        if root.stat("/dev/nvidiactl") is not None or _lists(options, root):
+        if _has_node(options, root, "/dev/nvidiactl"):
             return directory
     return options.root
 
 
-def _lists(options: Options, root: Root) -> bool:
-    """Whether a recorded host has the driver's node below a root in its list of nodes."""
+def _has_node(options: Options, root: Root, path: str) -> bool:
+    """Whether a node is there, or on a recorded host in its list of nodes."""
+    if root.stat(path) is not None:
+        return True
     text = options.system.text("/dev.nodes") if options.recorded else None
-    return root.reported("/dev/nvidiactl") in nodes.parse_listed(text or "")
+    return root.reported(path) in nodes.parse_listed(text or "")
 
 
 def choose(options: Options) -> Choice:
@@ -154,6 +156,8 @@ def choose(options: Options) -> Choice:
     if options.preset != AUTO:
         return Choice(preset=PRESETS[options.preset], why="host.preset names it", configured=True)
     system = options.system
+    if _has_node(options, system, wsl.NODE) and not proc.module_version(system):
+        return Choice(preset=PRESETS["wsl"], why=f"{wsl.NODE} is there, and no NVIDIA module")
     if system.stat(f"{OPERATOR_ROOT}/usr") is not None:
         return Choice(
             preset=PRESETS["operator"],

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from nri_nvidia import errors
 
 from . import derived
-from .model import DeviceNode, Gpu, Inventory, MigDevice, Problem
+from .model import DeviceNode, Gpu, Inventory, MigDevice, Platform, Problem
 
 
 def name(gpu: Gpu, mig: MigDevice | None = None) -> str:
     """Give what a person calls it: `GPU 2 (0000:17:00.0)`, `MIG device 0:1 (MIG-…)`."""
     if mig:
         return f"MIG device {gpu.index}:{mig.index} ({mig.uuid})"
-    return f"GPU {gpu.index} ({gpu.bus_id})"
+    return f"GPU {gpu.index} ({gpu.bus_id or gpu.name})"
 
 
 def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> errors.HostError | None:
     """Give the error for the first node that is needed and cannot be had; None where all can."""
-    if gpu.node is None:
+    if gpu.node is None and not gpu.nodes:
         return errors.HostError(
             f"{name(gpu, mig)}: the kernel tells no device minor: its file information below "
             "/proc/driver/nvidia/gpus cannot be read or has no line Device Minor",
@@ -27,7 +27,7 @@ def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> error
             code="device-node-missing",
         )
     known = capability_nodes(inventory)
-    nodes = [gpu.node]
+    nodes = [*([gpu.node] if gpu.node else []), *gpu.nodes]
     for capability in mig_capabilities(gpu, mig):
         if capability not in known:
             return errors.HostError(
@@ -55,14 +55,15 @@ def mig_capabilities(gpu: Gpu, mig: MigDevice | None) -> tuple[str, ...]:
 
 def problems(inventory: Inventory) -> Iterator[Problem]:
     """Give the nodes that containers with the usual capabilities need and that cannot be had."""
-    if not inventory.driver_version or not inventory.usable:
+    if not inventory.driven or not inventory.usable:
         return
     control = inventory.control
-    for node, path, module in (
+    needed = (
         (control.ctl, "/dev/nvidiactl", "nvidia"),
         (control.uvm, "/dev/nvidia-uvm", "nvidia-uvm"),
         (control.uvm_tools, "/dev/nvidia-uvm-tools", "nvidia-uvm"),
-    ):
+    )
+    for node, path, module in needed if inventory.platform is Platform.PCI else ():
         error = unknown_node(path, module) if node is None else None
         if node and not node.exists:
             error = missing_node(node)

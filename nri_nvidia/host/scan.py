@@ -3,14 +3,14 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from nri_nvidia.errors import HostError
 
-from . import catalog, char_links, devices, files, libraries, presets, proc, reach, report
-from .model import DriverFile, Gpu, Inventory, Problem
+from . import catalog, char_links, devices, files, libraries, presets, proc, reach, report, wsl
+from .model import DriverFile, Gpu, Inventory, Platform, Problem
 from .options import Options
 from .root import Root
 
@@ -29,6 +29,8 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     if options.recorded and nvml is None:
         nvml, said = _recorded_report(system)
         problems += said
+    if choice.preset.platform is Platform.WSL:
+        return _wsl(options, choice, nvml, tuple(problems))
     version = proc.module_version(system)
     known = devices.tables(options)
     gpus = _gpus(system, known, nvml)
@@ -70,6 +72,39 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     return inventory
 
 
+def _wsl(
+    options: Options,
+    choice: presets.Choice,
+    nvml: report.Report | None,
+    problems: tuple[Problem, ...],
+) -> Inventory:
+    found = wsl.find(options.driver, devices.tables(options).directory, nvml)
+    version = nvml.driver_version if nvml else ""
+    inventory = Inventory(
+        driver_version=version,
+        libraries_version=version,
+        cuda_version=nvml.cuda_version if nvml else "",
+        hardware=bool(found.gpus),
+        gpus=found.gpus,
+        files=identified(found.files, options),
+        nvml_state="ok" if nvml else "absent",
+        layout="wsl",
+        platform=choice.preset.platform,
+        preset=choice.preset.name,
+        preset_reason=choice.why,
+        problems=(*problems, *found.problems),
+    )
+    unreachable = tuple(dict.fromkeys(reach.problems(inventory)))
+    return attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
+
+
+def identified(files: Iterable[DriverFile], options: Options) -> tuple[DriverFile, ...]:
+    """Give files with what tells each from another of the same name, save on a recorded host."""
+    if options.recorded:
+        return tuple(files)
+    return tuple(attrs.evolve(file, identity=_identity(file.source)) for file in files)
+
+
 @attrs.frozen(kw_only=True)
 class UserSpace:
     """The driver's files, where they were found and what is wrong with them."""
@@ -102,10 +137,8 @@ def user_space_of(options: Options, version: str) -> UserSpace:
         parts += files.firmware(root, system, found.version)
         parts += files.configs(root)
         parts += files.sockets(root)
-    if not options.recorded:
-        parts = [attrs.evolve(file, identity=_identity(file.source)) for file in parts]
     said = found.problems if parts else _with_container(found.problems, options)
-    return UserSpace(found=found, files=tuple(parts), problems=(*problems, *said))
+    return UserSpace(found=found, files=identified(parts, options), problems=(*problems, *said))
 
 
 def _with_container(problems: tuple[Problem, ...], options: Options) -> tuple[Problem, ...]:

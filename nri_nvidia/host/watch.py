@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import candidates, catalog, devices, presets, proc
-from .model import DeviceNode, DriverFile, Inventory
+from . import candidates, catalog, devices, presets, proc, wsl
+from .model import DeviceNode, DriverFile, Inventory, Platform
 from .options import Options
 from .root import TEXT_LIMIT, Root, must_be_absence
 
@@ -63,7 +63,7 @@ class Watch:
 
 def of(options: Options, inventory: Inventory) -> Watch:
     """Give what to look at after a scan that gave this inventory."""
-    options, _choice = presets.settle(options)
+    options, choice = presets.settle(options)
     dev, driver, system = options.dev, options.driver, options.system
     # A live host's Inventory holds paths of this machine, a recorded one's those of its tree.
     shown = system if options.recorded else Root("/")
@@ -75,7 +75,8 @@ def of(options: Options, inventory: Inventory) -> Watch:
     for path in presets.EVIDENCE:
         trails.update(system.trail(path))
     trails.update(system.trail("/dev/nvidiactl"), driver.trail("/dev/nvidiactl"))
-    for path in _places(driver, options):
+    wsl_host = choice.preset.platform is Platform.WSL
+    for path in wsl.watched(driver) if wsl_host else _places(driver, options):
         trails.update(driver.trail(path))
     for file in inventory.files:
         trails.update(shown.trail(posixpath.dirname(file.source)))
@@ -177,6 +178,7 @@ def _nodes(inventory: Inventory) -> Iterator[DeviceNode]:
         if gpu.node is not None:
             yield gpu.node
         yield from gpu.dri_nodes
+        yield from gpu.nodes
     yield from (node for _name, node in inventory.caps_nodes)
     # Of IMEX channels there may be thousands: their directory tells which there are.
     yield from (node for _group, node in inventory.extra_nodes)

@@ -14,7 +14,7 @@ import attrs
 
 from nri_nvidia.host.options import Options
 
-from . import host_driver, host_kernel, host_spec
+from . import host_driver, host_kernel, host_spec, host_wsl
 from .host_spec import GpuSpec, HostSpec, MigSpec
 
 __all__ = ["GpuSpec", "HostSpec", "MigSpec", "build", "options_for", "recorded_specs"]
@@ -34,6 +34,9 @@ def build(directory: str | pathlib.Path, spec: HostSpec) -> None:
     top = pathlib.Path(directory)
     if top.exists() and any(top.iterdir()):
         raise FileExistsError(f"{top} is not empty")
+    if spec.layout == "wsl":
+        host_wsl.write(top, spec)
+        return
     host_kernel.write(top, spec)
     host_driver.write(top, spec)
 
@@ -87,14 +90,17 @@ def recorded_specs() -> dict[str, HostSpec]:
         ),
         "cache-1xa100": HostSpec(gpus=(GpuSpec(model="A100"),), layout="cache"),
     }  # fmt: skip
-    for name, model in (
+    for name, chip in (
         ("fedora-1xt4", "T4"), ("suse-1xa100", "A100"), ("nixos-1xl4", "L4"),
         ("talos-1xl4", "L4"), ("cos-1xt4", "T4"), ("flatcar-1xa100", "A100"),
         ("bottlerocket-1xl4", "L4"), ("operator-1xa100", "A100"), ("ubuntu-arm-1xgh200", "GH200"),
     ):  # fmt: skip
-        gpus = (GpuSpec(model=model),)
+        gpus = (GpuSpec(model=chip),)
         layout = name.rpartition("-")[0]
         specs[name] = HostSpec(gpus=gpus, layout=layout, driver="570.172.08", cuda="12.8")
+    two = (GpuSpec(model="RTX4090"), GpuSpec(model="RTX4090"))
+    for name, windows, nvml in (("wsl-2xrtx4090", two, True), ("wsl-no-nvml", two[:1], False)):
+        specs[name] = HostSpec(gpus=windows, layout="wsl", driver="566.36", cuda="12.7", nvml=nvml)
     return {name: attrs.evolve(spec, recorded=True) for name, spec in specs.items()}
 
 

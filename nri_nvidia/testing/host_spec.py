@@ -12,6 +12,8 @@ from . import host_layouts
 
 LAYOUTS = tuple(host_layouts.LAYOUTS)
 GROUPS = ("gds", "mofed", "gdrcopy", "nvswitch")
+# Hosts that have other things than a PCI host has; they can only be recorded.
+PLATFORMS = ("wsl",)
 
 # A name for deterministic UUIDs, so that a host is the same each time it is built.
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -49,6 +51,13 @@ MODELS: dict[str, Model] = {
         architecture="hopper",
         compute_capability="9.0",
         memory_bytes=102625181696,
+    ),
+    "RTX4090": Model(
+        name="NVIDIA GeForce RTX 4090",
+        architecture="ada",
+        compute_capability="8.9",
+        memory_bytes=25757220864,
+        brand="geforce",
     ),
     "T4": Model(
         name="Tesla T4",
@@ -154,7 +163,9 @@ def check(spec: HostSpec) -> tuple[str, ...]:
     found += ["two GPUs have the same PCI address"] * (len(set(buses)) != len(buses))
     if buses != sorted(buses, key=proc.bus_key):
         found.append("the GPUs are not in PCI order")
-    if spec.layout not in LAYOUTS:
+    if spec.layout in PLATFORMS and not spec.recorded:
+        found.append(f"a host of the layout {spec.layout} is recorded")
+    if spec.layout not in (*LAYOUTS, *PLATFORMS):
         found.append(f"layout {spec.layout!r} is none of {', '.join(LAYOUTS)}")
     if spec.layout.endswith("-arm") and (spec.compat32 or not spec.recorded):
         found.append("a simulated ARM host is recorded, and 64-bit only")

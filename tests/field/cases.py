@@ -42,7 +42,7 @@ CASES: Final[dict[str, str]] = {
     "FC-030": "now",
     "FC-031": "now",
     "FC-032": "now",
-    "FC-033": "later: WSL preset",
+    "FC-033": "now",
     "FC-034": "now",
     "FC-035": "now",
     "FC-036": "now; without an ldconfig on the host the hook reports that the cache is not made",

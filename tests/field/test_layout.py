@@ -376,3 +376,24 @@ def test_an_absent_driver_is_the_reason_for_every_layout(tmp_path):
         plan = decide(found, *asked("0"))
         assert plan.decision is pipeline.Decision.ERROR
         assert "host.driver_root" in plan.reasons[-1].hint
+
+
+@pytest.mark.parametrize("value", ["all", "none", "void", "0"])
+def test_windows_subsystem(tree, value):
+    """FC-033: told by /dev/dxg; both directories' files; none without the node, void nothing."""
+    tree.put("/dev.nodes", "c 10 125 0666 0 0 /dev/dxg\n")
+    for name in ("libdxcore.so", "libcuda.so.1"):
+        tree.library(f"/usr/lib/wsl/lib/{name}")
+    tree.put("/usr/lib/wsl/lib/nvidia-smi", b"#!/bin/sh\n", 0o755)
+    loader = "/usr/lib/wsl/drivers/nv_x.inf_1/libcuda_loader.so"
+    tree.library(loader)
+    plan = decide(tree.scan(), *asked(value))
+    assert plan.created, plan.reasons
+    assert harness.nodes(plan) == ([] if value in {"none", "void"} else ["/dev/dxg"])
+    given = harness.mounted(plan)
+    if value == "void":
+        assert given == {}
+        return
+    assert given[loader] == loader
+    assert given[f"{LIBRARY_DIR}/bin/nvidia-smi"] == "/usr/lib/wsl/lib/nvidia-smi"
+    assert set(harness.libraries(plan)) == {"libdxcore.so", "libcuda.so.1"}
