@@ -228,6 +228,7 @@ def run(action: Callable[[int], object], seconds: float) -> tuple[str, int]:
     if child == 0:
         try:
             call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
+            posix.setsid()  # a signal to one's group crosses namespaces, up to the runtime
             action(theirs)
             posix._exit(0)  # noqa: SLF001
         except BaseException as error:  # noqa: BLE001  nothing may return from here

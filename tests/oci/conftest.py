@@ -13,6 +13,8 @@ from nri_nvidia.oci import install
 
 from . import bundles
 
+RUNTIMES = ("runc", "runc-1.1.5", "crun")
+
 
 @pytest.fixture(scope="session")
 def shared():
@@ -44,7 +46,7 @@ def place():
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["runc", "runc-1.1.5", "crun"])
+@pytest.fixture(params=RUNTIMES)
 def runtime(request):
     known = bundles.runtimes()
     if request.param not in known and request.param == "runc-1.1.5" and known:

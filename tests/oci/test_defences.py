@@ -1,86 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each defence of the hook by itself: with it nothing happens, without it the attack succeeds.
 
-A copy of the hook lacks one defence, by a change of its text. Where a race is meant the text has a
-barrier in it: the hook waits there until the image has been changed.
+NVIDIA's own vulnerabilities are here by their numbers, as far as they are not races.
 """
 
-import contextlib
 import os
 import shutil
-import signal
-import subprocess
-import threading
-from pathlib import Path
+import sys
 
 import pytest
 
-from . import bundles
+from nri_nvidia.testing import host_kernel, host_spec
 
-STEP_VIEW = 'steps.append(step("view", enter, *root))'
-ONLY_A_CHROOT = 'posix.chroot(root[0]); posix.chdir("/"); steps.append(step("view", int))'
-HIDDEN = '    call("unshare", NEW_MOUNTS)\n'
-DETACHED = "mount(host, host, RECURSIVE | PRIVATE)"
-ALONE = "    try:\n        mount(root, root, BIND)\n"
-REMOUNTED = "    for fd, place in driver:\n        with"
+from . import bundles, weakened
+from .test_attacks import to_the_host
+from .weakened import both_ways, changed, several
 
-
-def changed(case, *changes):
-    """Give the hook's command line for a copy with texts replaced, each of which is there once."""
-    start = Path(case.hook[-1])
-    text = Path(f"{start}.py").read_text()
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    folder = case.place / f"hook-{len(os.listdir(case.place))}"
-    folder.mkdir()
-    shutil.copy(start, folder)
-    (folder / f"{start.name}.py").write_text(text)
-    return [*case.hook[:-1], str(folder / start.name)]
-
-
-def both_ways(case, *changes):
-    """Give the hook as it is and without a defence, each with a fresh root."""
-    for name, command in (("with", case.hook), ("without", changed(case, *changes))):
-        case.hook = command
-        shutil.rmtree(case.root, ignore_errors=True)
-        yield name, case.make("debian")
-
-
-class Barrier:
-    """A place in the hook's text where it waits while something is done."""
-
-    def __init__(self, folder):
-        self.reached, self.passed = folder / "reached", folder / "passed"
-        for fifo in (self.reached, self.passed):
-            os.mkfifo(fifo, 0o666)
-        self.done = False
-
-    def before(self, text):
-        """Give the change that puts it before a statement of the hook's."""
-        indent = " " * (len(text) - len(text.lstrip()))
-        code = f'open("{self.reached}", "wb").close(); open("{self.passed}", "rb").close()'
-        return text, f"{indent}{code}\n{text}"
-
-    @contextlib.contextmanager
-    def doing(self, action):
-        """Do something when the hook is at the barrier, then let it go on."""
-
-        def wait():
-            with self.reached.open("rb"):
-                action()
-                self.done = True
-            self.passed.write_bytes(b"")
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        try:
-            yield
-        finally:
-            if thread.is_alive() and not self.done:
-                self.reached.write_bytes(b"")  # the hook never came; end the thread
-                self.passed.open("rb").close()
-            thread.join()
+CHROOT = weakened.CHROOT
+IN_PLACE = "        posix.rename(temporary, path)", '        open(path, "wb").write(data)'
+"""A file is written where it is, through a link, instead of being put in place anew."""
 
 
 @pytest.fixture
@@ -91,20 +29,10 @@ def canary(place):
     return place / "canary"
 
 
-def swap(root, name, target):
-    """Put a link where a directory is, at once."""
-    link = root / f"{name}-link"
-    link.symlink_to(target)
-    bundles.exchange(root / name, link)
-
-
-def test_a_chroot_alone_does_not_hold(case, runtime, canary):
-    """A link through the container's own /proc leads nowhere; in a mere chroot, to the host.
-
-    This is CVE-2025-23267: a drop-in or a cache is written where a link in the image leads.
-    """
+def test_cve_2025_23267_a_drop_in_by_a_link(case, runtime, canary):
+    """A drop-in is not written where a link in the image leads; in a mere chroot, to the host."""
     outcome = {}
-    for name, ready in both_ways(case, (STEP_VIEW, ONLY_A_CHROOT)):
+    for name, ready in both_ways(case, *CHROOT):
         shutil.rmtree(ready.root / "etc/ld.so.conf.d")
         (ready.root / "etc/ld.so.conf.d").symlink_to(f"/proc/1/root{canary}")
         ready.run(runtime, ["/bin/quiet"])
@@ -112,10 +40,69 @@ def test_a_chroot_alone_does_not_hold(case, runtime, canary):
     assert outcome == {"with": False, "without": True}
 
 
-def test_links_of_programs_stay_inside(case, runtime, canary):
-    """A link in place of /usr/bin does not take the programs' links out (CVE-2024-0134)."""
+def test_cve_2025_23267_a_cache_by_a_link(case, runtime, canary):
+    """ld.so.cache that is a link to a file of the host: it gives way to a file of the image's."""
+    file, outcome = canary / "ld.so.cache", {}
+    for name, ready in several(case, {"a chroot": CHROOT, "without": [*CHROOT, IN_PLACE]}):
+        file.write_text("host")
+        (ready.root / "etc/ld.so.cache").symlink_to(f"/proc/1/root{file}")
+        ready.run(runtime, ["/bin/quiet"])
+        outcome[name] = file.read_bytes() != b"host"
+    assert outcome == {"with": False, "a chroot": False, "without": True}
+
+
+def test_cve_2025_23267_names_of_the_hosts_files(case, runtime, canary):
+    """What ld.so.conf includes is the image's: through /proc the cache would tell of the host."""
+    (canary / "ld.so.conf").write_text(f"/proc/1/root{canary}/lib64\n")
     outcome = {}
-    for name, ready in both_ways(case, (STEP_VIEW, ONLY_A_CHROOT)):
+    for name, ready in both_ways(case, *CHROOT):
+        conf = ready.root / "etc/ld.so.conf"
+        conf.write_text(f"include /proc/1/root{canary}/*.conf\n")
+        ready.run(runtime, ["/bin/quiet"])
+        outcome[name] = "libhost.so.1" in bundles.cached(ready.root)
+    assert outcome == {"with": False, "without": True}
+
+
+def test_nothing_is_written_to_sys(case, runtime):
+    """A link into /sys sets nothing there; written through, it sets a name of the loopback device.
+
+    The container has a network of its own for this, and /sys as a privileged one has it.
+    """
+    script = (
+        'mkdir -p "$0/sys"; mount -n -t sysfs none "$0/sys"; "$@"; '
+        'cat "$0/sys/class/net/lo/ifalias" >"$0/alias"'
+    )
+    prefix = ["unshare", "--mount", "--net", "sh", "-c", script, str(case.place)]
+    sysfs = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid"]}
+    outcome = {}
+    for name, ready in several(case, {"a chroot": CHROOT, "without": [*CHROOT, IN_PLACE]}):
+        drop_in = ready.root / "etc/ld.so.conf.d/00-nri-nvidia.conf"
+        drop_in.symlink_to("/sys/class/net/lo/ifalias")
+        result = ready.run(runtime, ["/bin/quiet"], mounts=[sysfs, *ready.driver], prefix=prefix)
+        assert result.report is not None, result.errors
+        outcome[name] = (case.place / "alias").read_text()
+    lib64 = f"{bundles.LIBRARY_DIR}/lib64\n"
+    assert outcome == {"with": "", "a chroot": "", "without": lib64}
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_cve_2024_0134_links_by_paths_of_the_host(case, runtime, canary, way):
+    """A link in place of /usr/bin takes no link out; to a hook that joins paths it would."""
+    joined = 'posix.open("/usr/bin", posix.O_RDONLY', 'posix.open("usr/bin", posix.O_RDONLY'
+    there = 'kind_of(f"{library_dir}/bin/{name}")', "True"
+    outcome = {}
+    for name, ready in both_ways(case, weakened.NO_ROOT_AT_ALL, joined, there):
+        shutil.rmtree(ready.root / "usr/bin")
+        (ready.root / "usr/bin").symlink_to(to_the_host(canary)[way])
+        ready.run(runtime, ["/bin/quiet"], options=["--skip", "ldcache"])
+        outcome[name] = (canary / "nvidia-smi").is_symlink()
+    assert outcome == {"with": False, "without": True}
+
+
+def test_cve_2024_0134_links_by_proc(case, runtime, canary):
+    """A link in place of /usr/bin that leads through /proc takes no link out of the root."""
+    outcome = {}
+    for name, ready in both_ways(case, *CHROOT):
         shutil.rmtree(ready.root / "usr/bin")
         (ready.root / "usr/bin").symlink_to(f"/proc/1/root{canary}")
         ready.run(runtime, ["/bin/quiet"])
@@ -123,11 +110,8 @@ def test_links_of_programs_stay_inside(case, runtime, canary):
     assert outcome == {"with": False, "without": True}
 
 
-def test_the_host_is_not_in_view(case, runtime, canary):
-    """What a link in the driver's place leads to on the host is not shown to ldconfig.
-
-    This is CVE-2024-0132: a library's place in the image is a link to a directory of the host.
-    """
+def test_cve_2024_0132_the_host_is_not_in_view(case, runtime, canary):
+    """A library's place in the image that is a link to a directory of the host shows nothing."""
     body = "    stack, rest, links = [root],"
     naive = body, f'    return posix.open(f"/proc/self/fd/{{root}}/{{path}}", PLACE)\n{body}'
     outcome = {}
@@ -143,69 +127,87 @@ def test_the_host_is_not_in_view(case, runtime, canary):
     assert outcome == {"with": False, "without": True}
 
 
-RACES = {
-    "after the look at the driver": (ALONE, "usr/local"),
-    "after the root was bound": (REMOUNTED, "usr/local"),
-    "before ldconfig's place in memory": ("    add_scratch(view)\n", "proc"),
-    "before the view": (HIDDEN, "etc"),
-}
+def test_cve_2024_0132_compatibility_libraries_that_lead_out(case, runtime, canary):
+    """CUDA's compatibility directory is the image's: a link there shows nothing of the host."""
+    outcome = {}
+    for name, ready in both_ways(case, *CHROOT):
+        compat = ready.root / "usr/local/cuda"
+        compat.mkdir(parents=True)
+        (compat / "compat").symlink_to(f"/proc/1/root{canary}/lib64")
+        (ready.root / "etc/ld.so.conf.d/00-compat.conf").write_text("/usr/local/cuda/compat\n")
+        assert ready.run(runtime, ["/bin/quiet"]).report["ok"]
+        outcome[name] = "libhost.so.1" in bundles.cached(ready.root)
+    assert outcome == {"with": False, "without": True}
 
 
-@pytest.mark.parametrize("race", RACES)
-def test_what_is_swapped_while_the_hook_looks(case, runtime, canary, race):
-    """A directory that becomes a link between check and use leads nothing out (CVE-2025-23359)."""
-    statement, name = RACES[race]
-    barrier = Barrier(case.place)
-    case.hook = changed(case.make("debian"), barrier.before(statement))
-    shutil.copytree(canary, case.root / "usr/local/nvidia", dirs_exist_ok=True)
-    before = bundles.snapshot(canary)
-    with barrier.doing(lambda: swap(case.root, name, canary)):
-        result = case.run(runtime, ["/bin/quiet"])
-    assert barrier.done
-    assert bundles.snapshot(canary) == before
-    assert result.report is not None
-    cache = case.root / "etc/ld.so.cache"
-    assert not cache.exists() or "libhost.so.1" not in bundles.cached(case.root)
-    assert list(case.root.rglob(".nri-nvidia*")) == []
+@pytest.mark.parametrize(
+    "place_of_link", ["lib/firmware/nvidia", "lib/firmware", "usr/lib64", "usr/share"]
+)
+def test_cve_2024_0133_no_file_is_made_on_the_host(case, runtime, canary, place_of_link):
+    """A place of a driver file that a link leads out of the root is made inside.
+
+    It is the runtime that makes mount points, with the root as `/`; the hook that makes them by
+    joining paths, as NVIDIA's did, makes them on the host.
+    """
+    (canary / "550.163.01").mkdir()
+    inside = f"/{place_of_link}/550.163.01/gsp_ga10x.bin"
+    made = f'posix.close(posix.open(root[0] + "{inside}", posix.O_CREAT)); '
+    file = case.toolbox.driver / "lib64" / bundles.LIBRARIES[0]
+    outcome, before = {}, bundles.snapshot(canary)
+    for name, ready in both_ways(case, (weakened.STEP_VIEW, made + weakened.STEP_VIEW)):
+        link = ready.root / place_of_link
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to("../" * 12 + str(canary)[1:])
+        mounts = [*ready.driver, *([bundles.bind(file, inside)] if name == "with" else [])]
+        ready.run(runtime, ["/bin/quiet"], mounts=mounts)
+        outcome[name] = bundles.snapshot(canary) != before
+    assert outcome == {"with": False, "without": True}
 
 
-def test_the_drivers_place_is_swapped(case, runtime, canary):
-    """The driver's mount is taken as it was looked at, not by its path again (CVE-2025-23359)."""
-    barrier, shown = Barrier(case.place), {}
-    swapped = barrier.before(REMOUNTED)
-    again = "mount(fd, open_in", "mount(posix.open(path + place, PLACE), open_in"
-    bundles.make_library(canary / "nvidia/lib64/libhost.so.1")
-    hooks = {"with": changed(case, swapped), "without": changed(case, swapped, again)}
-    for name, case.hook in hooks.items():
+def test_cve_2025_23266_the_environment_is_the_hooks_own(case, runtime, place):
+    """The image's LD_PRELOAD is not the hook's, since that has an environment.
+
+    runc before 1.2 gives a hook without one the container's own.
+    """
+    owned, outcome = place / "owned", {}
+    text = f'#include <stdio.h>\n__attribute__((constructor)) void f(void) {{ fopen("{owned}", "w"); }}'
+    evil = bundles.compile_c(place / "evil.so", text, "-shared", "-fPIC")
+    image = [f"LD_PRELOAD={case.root}/evil.so", f"LD_LIBRARY_PATH={case.root}"]
+    inherited = {} if "runc-1.1.5" in runtime else {"env": image}  # as that one would have it
+    for name, environment in (("with", {"env": ["LC_ALL=C"]}), ("without", inherited)):
         shutil.rmtree(case.root, ignore_errors=True)
-        place = case.make("debian").root / str(canary)[1:]
-        (place / "nvidia/lib64").mkdir(parents=True)  # where the link leads inside
-        with barrier.doing(lambda: swap(case.root, "usr/local", canary)):
-            case.run(runtime, ["/bin/quiet"])
-        cache = case.root / "etc/ld.so.cache"
-        shown[name] = cache.exists() and "libhost.so.1" in bundles.cached(case.root)
-    assert shown == {"with": False, "without": True}
+        shutil.copy(evil, case.make("debian").root)
+
+        def change(document, environment=environment):
+            document["process"]["env"] = image
+            entry = document["hooks"]["createContainer"][0]
+            del entry["env"]
+            entry.update(environment)
+
+        case.run(runtime, ["/bin/quiet"], change=change)
+        outcome[name] = owned.exists()
+    assert outcome == {"with": False, "without": True}
 
 
-def test_what_is_swapped_while_the_steps_are_done(case, canary):
-    """Inside the view too: a directory that becomes a link before it is written to."""
-    stop = 'steps.append(step("ldcache"'
-    weak = changed(
-        case.make("debian").put_driver_in_root(), (stop, f"posix.kill(posix.getpid(), 19); {stop}")
-    )
-    (case.bundle / "config.json").write_text('{"root": {"path": "rootfs"}}')
-    before = bundles.snapshot(canary)
-    running = subprocess.Popen(weak, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={})
-    running.stdin.write(f'{{"bundle": "{case.bundle}"}}'.encode())
-    running.stdin.close()
-    running.stdin = None
-    os.waitid(os.P_PID, running.pid, os.WSTOPPED)
-    swap(case.root, "etc/ld.so.conf.d", canary)
-    running.send_signal(signal.SIGCONT)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 0
-    assert b"No such file or directory" in errors
-    assert bundles.snapshot(canary) == before
+def test_cve_2025_23266_modules_of_the_image_are_not_imported(case, runtime, place):
+    """PYTHONPATH and PYTHONHOME mean nothing to an isolated interpreter, whoever gives them."""
+    owned, outcome, evil = place / "owned", {}, case.root / "evil"
+    variables = [f"PYTHONPATH={evil}", "PYTHONSTARTUP=/evil.py", "PYTHONDONTWRITEBYTECODE=1"]
+    hook = case.hook
+    for name in ("with", "without"):
+        case.hook = hook if name == "with" else [word for word in hook if word != "-I"]
+        shutil.rmtree(case.root, ignore_errors=True)
+        case.make("debian")
+        evil.mkdir()
+        for module in {"_ctypes", *sys.stdlib_module_names} - {"encodings", "codecs"}:
+            (evil / f"{module}.py").write_text(f"open({str(owned)!r}, 'w').close()\n")
+
+        def change(document):
+            document["hooks"]["createContainer"][0]["env"] = variables
+
+        case.run(runtime, ["/bin/quiet"], change=change)
+        outcome[name] = owned.exists()
+    assert outcome == {"with": False, "without": True}
 
 
 def test_mounts_are_private(case):
@@ -215,11 +217,29 @@ def test_mounts_are_private(case):
         'cut -d" " -f3- /proc/self/mountinfo >"$0.after"'
     )
     outcome = {}
-    for name, ready in both_ways(case, (DETACHED, "pass")):
+    for name, ready in both_ways(case, ("mount(host, host, RECURSIVE | PRIVATE)", "pass")):
         ready.put_driver_in_root()
-        ready.direct(prefix=["unshare", "--mount", "sh", "-c", script, str(case.place / name)])
+        # Private first, so that nobody else's mounts come in while it is looked at.
+        prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+        ready.direct(prefix=[*prefix, str(case.place / name)])
         texts = [(case.place / f"{name}.{end}").read_text() for end in ("before", "after")]
         outcome[name] = texts[0] != texts[1]
+    assert outcome == {"with": False, "without": True}
+
+
+@pytest.mark.parametrize("destination", ["etc/ld.so.conf.d", "etc", "usr/bin"])
+def test_users_mounts_are_not_written_to(case, runtime, place, destination):
+    """A directory of the host's that the user has mounted anywhere stays as it is to the last byte."""
+    with_volumes = "mount(root, root, BIND)", "mount(root, root, BIND | RECURSIVE)"
+    outcome = {}
+    for name, ready in both_ways(case, with_volumes):
+        volume = place / f"volume-{name}"
+        (volume / "ld.so.conf.d").mkdir(parents=True)
+        mounts = [bundles.bind(volume, f"/{destination}", ["rbind", "rw"]), *ready.driver]
+        before = bundles.snapshot(volume)
+        result = ready.run(runtime, ["/bin/quiet"], mounts=mounts)
+        assert result.report is not None, result.errors
+        outcome[name] = bundles.snapshot(volume) != before
     assert outcome == {"with": False, "without": True}
 
 
@@ -241,139 +261,104 @@ def test_a_read_only_layer_is_kept(case, runtime):
     assert outcome in ({"with": False}, {"with": False, "without": True})
 
 
-def test_a_fifo_is_not_waited_for(case, runtime):
-    """A FIFO in place of ld.so.conf does not use up the hook's time; opened as a file it does."""
+def test_a_read_only_container_gets_its_cache(case, runtime):
+    """readOnlyRootFilesystem: the program finds the driver; not if the view keeps to read-only."""
+    weak = ("    return not (under if bound_on_itself else own).read_only", "    return False")
     outcome = {}
-    for name, ready in both_ways(case, (" | posix.O_NONBLOCK", "")):
-        (ready.root / "etc/ld.so.conf").unlink()
-        os.mkfifo(ready.root / "etc/ld.so.conf")
-        result = ready.run(runtime, ["/bin/quiet"], options=["--timeout", "0.5"])
-        assert result.status == 0
-        outcome[name] = "hook" in {step["name"] for step in result.report["steps"]}
-    assert outcome == {"with": False, "without": True}
+    for name, ready in both_ways(case, weak):
+        result = ready.run(runtime, change=lambda document: document["root"].update(readonly=True))
+        outcome[name] = result.status
+    assert outcome["with"] == 0
+    assert outcome["without"] not in {0, None}
 
 
-def test_the_environment_is_the_hooks_own(case, runtime, place):
-    """The image's LD_PRELOAD is not the hook's, since that has an environment (CVE-2025-23266)."""
-    owned = place / "owned"
-    text = f'#include <stdio.h>\n__attribute__((constructor)) void f(void) {{ fopen("{owned}", "w"); }}'
-    bundles.compile_c(case.make("debian").root / "evil.so", text, "-shared", "-fPIC")
+DROP_IN = 'DROP_IN = "/etc/ld.so.conf.d/00-nri-nvidia.conf"'
+ORDERS = {
+    "too early": [(DROP_IN, 'DROP_IN = "/etc/ld.so.conf.d/00-a.conf"')],
+    "too late": [(DROP_IN, 'DROP_IN = "/etc/ld.so.conf.d/zz.conf"')],
+}
+
+
+def test_the_order_of_libraries(case, runtime):
+    """CUDA's compatibility drop-in goes before ours, ours before the image's own libraries."""
     outcome = {}
-    for name, environment in (("with", {"env": ["LC_ALL=C"]}), ("without", {})):
-
-        def change(document, environment=environment):
-            document["process"]["env"] = [f"LD_PRELOAD={case.root}/evil.so"]
-            entry = document["hooks"]["createContainer"][0]
-            del entry["env"]
-            entry.update(environment)
-
-        case.run(runtime, ["/bin/quiet"], change=change)
-        outcome[name] = owned.exists()
-    assert not outcome["with"]
-    assert outcome["without"] == ("runc-1.1.5" in runtime)  # the others see to it by themselves
-
-
-def watched(case, runtime):
-    """Run a container while whose ldconfig hangs it is looked at; give what each process shows."""
-    fifo = case.make("debian").root / "etc/ld.so.conf.d/hang.conf"
-    os.mkfifo(fifo)
-    found = []
-
-    def look():
-        with fifo.open("wb"):  # opens as soon as ldconfig reads
-            for path in map(Path, bundles.running_in(case.root)):
-                spaces = {each.name: each.readlink() for each in path.with_name("ns").iterdir()}
-                words = path.with_name("status").read_text().split("\n")
-                status = dict(word.split(":\t", 1) for word in words if ":\t" in word)
-                found.append((str(path.with_name("exe").readlink()), spaces, status))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    result = case.run(runtime, ["/bin/quiet"])
-    thread.join()
-    assert result.report["ok"]
-    return found
+    for name, ready in several(case, ORDERS):
+        bundles.make_library(ready.root / "opt/own/libnvidia-ml.so.1")
+        bundles.make_library(ready.root / "usr/local/cuda/compat/libcuda.so.1")
+        folder = ready.root / "etc/ld.so.conf.d"
+        (folder / "00-compat.conf").write_text("/usr/local/cuda/compat\n")
+        (folder / "image.conf").write_text("/opt/own\n")
+        assert ready.run(runtime).report["ok"]
+        found = bundles.cached(ready.root)
+        first = found["libcuda.so.1"][0], found["libnvidia-ml.so.1"][0]
+        outcome[name] = tuple(path.startswith(bundles.LIBRARY_DIR) for path in first)
+    assert outcome == {
+        "with": (False, True), "too early": (True, True), "too late": (False, False),
+    }  # fmt: skip
 
 
-def test_how_ldconfig_runs(case, runtime):
-    """It is sealed memory, in namespaces of its own, with two capabilities and no new ones.
+def test_the_images_own_directories_stay_listed(case, runtime):
+    """A cache by the host's ldconfig lists the folders of the image's distribution too."""
+    outcome = {}
+    own = '    lines += "".join(f"/{name}\\n" for name in own if is_directory(f"/{name}"))\n', ""
+    commands = {"with": case.hook, "without": changed(case, own)}
+    for name, case.hook in commands.items():
+        shutil.rmtree(case.root, ignore_errors=True)
+        case.make("fedora").run(runtime)
+        outcome[name] = "libc.so.6" in bundles.cached(case.root)
+    assert outcome == {"with": True, "without": False}
 
-    CVE-2024-0136's way is /proc/PID/exe: a program of the host's that an image could write to.
+
+TELL = 'while read -r l; do echo "$l"; done <"$0/version"; for f in "$0"/*; do echo "$f"; done'
+
+
+@pytest.fixture
+def earlier(place):
+    """Give a function that puts a hook before ours, which mounts the driver's texts in /proc.
+
+    Machines without a driver have no /proc/driver/nvidia; NVIDIA's own stack mounts one as well.
     """
-    found = [each for each in watched(case, runtime) if "ldconfig" in each[0]]
-    ((program, spaces, status),) = found
-    assert program == "/memfd:ldconfig (deleted)"
-    own = {name: Path(f"/proc/self/ns/{name}").readlink() for name in spaces}
-    assert {name for name in ("mnt", "pid", "ipc", "net") if spaces[name] == own[name]} == set()
-    assert (status["CapEff"], status["CapBnd"]) == ("000000000000000a", "000000000000000a")
-    assert status["NoNewPrivs"] == "1"
+    texts = place / "texts"
+    spec = host_spec.HostSpec(gpus=(host_spec.GpuSpec(), host_spec.GpuSpec()))
+    host_kernel.write(texts, spec)
+
+    def change(document, root):
+        script = (
+            f'mount -n -t tmpfs none "{root}/proc/driver" && '
+            f'cp -r "{texts}/proc/driver/nvidia" "{root}/proc/driver"'
+        )
+        entry = {"path": "/bin/sh", "args": ["sh", "-c", script], "env": [f"PATH={os.defpath}"]}
+        document["hooks"]["createContainer"].insert(0, entry)
+
+    change.texts = texts / "proc/driver/nvidia"
+    return change
 
 
-@pytest.mark.parametrize(
-    "place_of_link", ["lib/firmware/nvidia", "lib/firmware", "usr/lib64", "usr/share"]
-)
-def test_no_file_is_made_on_the_host(case, runtime, canary, place_of_link):
-    """A place of a driver file that a link leads out of the root is made inside (CVE-2024-0133)."""
-    link = case.make("debian").root / place_of_link
-    link.parent.mkdir(parents=True, exist_ok=True)
-    up = "../" * 12
-    link.symlink_to(f"{up}{str(canary)[1:]}")
-    file = case.toolbox.driver / "lib64" / bundles.LIBRARIES[0]
-    mounts = [*case.driver, bundles.bind(file, f"/{place_of_link}/550.163.01/gsp_ga10x.bin")]
-    before = bundles.snapshot(canary)
-    case.run(runtime, ["/bin/quiet"], mounts=mounts)
-    assert bundles.snapshot(canary) == before
-
-
-def test_compatibility_libraries_that_lead_out(case, runtime, canary):
-    """CUDA's compatibility directory is the image's: a link there shows nothing of the host."""
-    compat = case.make("debian").root / "usr/local/cuda"
-    compat.mkdir(parents=True)
-    (compat / "compat").symlink_to(f"/proc/1/root{canary}/lib64")
-    (case.root / "etc/ld.so.conf.d/00-compat.conf").write_text("/usr/local/cuda/compat\n")
-    before = bundles.snapshot(canary)
-    result = case.run(runtime, ["/bin/quiet"])
-    assert bundles.snapshot(canary) == before
-    assert result.report["ok"]
-    assert "libhost.so.1" not in bundles.cached(case.root)
-
-
-@pytest.fixture(scope="module")
-def million(shared):
-    """A directory in memory with a million names of libraries."""
-    folder = shared / "million"
-    folder.mkdir()
-    subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "nr_inodes=0", "none", folder], check=True)
-    try:
-        library = bundles.make_library(folder / "lib/libown.so.1")
-        there = os.open(library.parent, os.O_RDONLY | os.O_DIRECTORY)
-        for number in range(1_000_000):
-            os.link(library.name, f"lib{number}.so", src_dir_fd=there, dst_dir_fd=there)
-        os.close(there)
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def test_a_million_files(case, runtime, million):
-    """An image with a million libraries keeps its old cache, and its container starts in time."""
-    case.root.mkdir(parents=True)
-    case.root.rmdir()
-    root = million / "rootfs"
-    bundles.make_root(root, case.toolbox, "debian")
-    os.rename(million / "lib", root / "opt")
-    try:
-        (root / "etc/ld.so.conf.d/image.conf").write_text("/opt\n")
-        (root / "etc/ld.so.cache").write_text("old")
-        result = case.run(
-            runtime, ["/bin/quiet"], options=["--timeout", "1"],
-            change=lambda document: document["root"].update(path=str(root)),
+def test_proc_of_the_driver_is_not_touched(case, runtime, earlier):
+    """The driver's texts in /proc are as before, though a link of the image leads the hook there."""
+    names = sorted(f"/proc/driver/nvidia/{path.name}" for path in earlier.texts.iterdir())
+    outcome = {}
+    for name, ready in both_ways(case, *CHROOT):
+        shutil.rmtree(ready.root / "etc/ld.so.conf.d")
+        (ready.root / "etc/ld.so.conf.d").symlink_to("/proc/driver/nvidia")
+        result = ready.run(
+            runtime, ["/bin/sh", "-c", TELL, "/proc/driver/nvidia"],
+            change=lambda document, root=ready.root: earlier(document, root),
         )  # fmt: skip
-        assert result.status == 0
-        assert result.step("links")["ok"]
-        assert result.step("ldcache")["message"].startswith("ldconfig: ")
-        assert (root / "etc/ld.so.cache").read_text() == "old"
-        assert [name for name in os.listdir(root / "etc") if "nri" in name] == []
-    finally:
-        os.rename(root / "opt", million / "lib")
-        shutil.rmtree(root)
+        assert result.status == 0, result.errors
+        lines = result.output.splitlines()
+        version = (earlier.texts / "version").read_text().splitlines()
+        assert [line.split() for line in lines[: len(version)]] == [v.split() for v in version]
+        outcome[name] = sorted(lines[len(version) :]) == names
+    assert outcome == {"with": True, "without": False}
+
+
+def test_the_drivers_texts_in_proc_are_seen(case, runtime, earlier):
+    """With those texts in /proc the container starts, has its libraries, and reads them."""
+    result = case.make("debian").run(
+        runtime, ["/bin/sh", "-c", f"{TELL}; /bin/needs-driver", "/proc/driver/nvidia"],
+        change=lambda document: earlier(document, case.root),
+    )  # fmt: skip
+    assert (result.status, result.errors, result.report["ok"]) == (0, "", True)
+    assert "550.163.01" in result.output
+    assert result.output.endswith("/libcuda.so.1\n")

@@ -232,6 +232,6 @@ def test_a_mount_point_that_is_not_utf_8():
 def test_the_view_is_of_this_process_alone(full):
     """After the view was made elsewhere, the mounts here are as they were."""
     root, prepare = full
-    before = Path("/proc/self/mountinfo").read_text()
     look(root, ["/driver"], prepare)
-    assert Path("/proc/self/mountinfo").read_text() == before
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    assert [line for line in lines if str(root) in line] == []
