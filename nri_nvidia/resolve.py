@@ -63,6 +63,10 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
     if everything:
         return _all_gpus(request, inventory)
     found = [_find(request, device, inventory) for device in request.devices]
+    for item in found:
+        problem = reach.out_of_reach(item.gpu, item.mig, inventory) if item.gpu.problem else None
+        if problem:
+            raise problem
     return Allocation(
         assigned=_in_order(found),
         reasons=_not_apart(request, found, inventory)

@@ -67,6 +67,7 @@ class Gpu:
     DRM nodes (`/dev/dri/card1`, `/dev/dri/renderD129`), which graphics needs. `nodes` are further
     ones without which it is of no use. Where a GPU is no PCI device (`Platform`), it has these
     alone, and `bus_id` may be empty.
+    `problem` is why it is given to nobody, as half a sentence: NVML answers, and not for this GPU.
     """
 
     index: int
@@ -84,6 +85,7 @@ class Gpu:
     mig_devices: tuple[MigDevice, ...] = ()
     dri_nodes: tuple[DeviceNode, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    problem: str = ""
 
 
 class FileKind(enum.StrEnum):

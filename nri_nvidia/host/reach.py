@@ -19,6 +19,12 @@ def name(gpu: Gpu, mig: MigDevice | None = None) -> str:
 
 def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> errors.HostError | None:
     """Give the error for the first node that is needed and cannot be had; None where all can."""
+    if gpu.problem:
+        return errors.HostError(
+            f"{name(gpu, mig)}: {gpu.problem}",
+            hint="dmesg shows what befell it; a reset of the GPU or of the node may bring it back",
+            code="gpu-not-answering",
+        )
     if gpu.node is None and not gpu.nodes:
         return errors.HostError(
             f"{name(gpu, mig)}: the kernel tells no device minor: its file information below "

@@ -61,7 +61,7 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
         preset_reason=choice.why,
         driver_root=options.driver.reported("/"),
         dev_root=options.dev.reported("/"),
-        problems=(*problems, *order, *_nvml_problems(nvml, version), *user_space.problems),
+        problems=(*problems, *order, *_nvml_problems(nvml, version, gpus), *user_space.problems),
     )
     unreachable = tuple(dict.fromkeys(reach.problems(inventory)))
     inventory = attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
@@ -183,10 +183,23 @@ def _gpus(system: Root, known: devices.Tables, nvml: report.Report | None) -> tu
                 # NVML may be silent, but an instance in /proc means that the GPU is divided.
                 mig_enabled=gpu.mig_enabled or gpu.minor in sliced,
                 dri_nodes=devices.dri(known, proc.drm_names(system, bus_id)),
+                problem="" if gpu.excluded or bus_id in told else _unanswered(gpu, nvml),
             )
         )
         index += not gpu.excluded
     return tuple(gpus)
+
+
+def _unanswered(gpu: Gpu, nvml: report.Report | None) -> str:
+    """Say what NVML says of a GPU that it does not describe, if it answered at all.
+
+    A GPU that fell off the bus stays in /proc. NVML may count it and fail at it, or leave it out.
+    """
+    if nvml is None:
+        return ""
+    said = {place: why for place, _, why in (text.partition(": ") for text in nvml.errors)}
+    why = said.get(f"GPU {gpu.index}")
+    return f"NVML cannot describe it: {why}" if why else "NVML does not list it"
 
 
 def _joined(base: proc.ProcGpu, told: report.ReportGpu | None, index: int) -> Gpu:
@@ -242,9 +255,14 @@ def _order_problem(gpus: tuple[Gpu, ...], nvml: report.Report | None) -> tuple[P
     return ()
 
 
-def _nvml_problems(nvml: report.Report | None, version: str) -> Iterator[Problem]:
+def _nvml_problems(
+    nvml: report.Report | None, version: str, gpus: tuple[Gpu, ...]
+) -> Iterator[Problem]:
+    # What it says of a GPU of /proc is that GPU's problem.
+    known = {f"GPU {gpu.index}" for gpu in gpus if gpu.problem}
     for sentence in nvml.errors if nvml else ():
-        yield Problem(code="gpu-not-answering", message=f"NVML cannot describe {sentence}")
+        if sentence.partition(": ")[0] not in known:
+            yield Problem(code="gpu-not-answering", message=f"NVML cannot describe {sentence}")
     if nvml and version and nvml.driver_version != version:
         yield Problem(
             code="nvml-version-mismatch",

@@ -217,15 +217,18 @@ def test_nvml_gives_the_uuid_that_proc_lacks(tree):
 
 
 def test_gpu_that_nvml_cannot_describe_is_told(tree):
-    """NVML's sentences about lost GPUs become problems; /proc keeps the GPU."""
+    """What NVML says of a lost GPU is that GPU's problem, or the host's for one not in /proc."""
     tree.module("550.163.01")
     tree.gpu("0000:07:00.0", 0, "GPU-836c0c09-2b1d-4d5a-9b7e-0123456789ab")
-    nvml = report.Report(driver_version="550.163.01", errors=("GPU 0: GPU is lost",))
+    said = ("GPU 0: GPU is lost", "GPU 1: Unknown Error")
+    nvml = report.Report(driver_version="550.163.01", errors=said)
     found = scan.scan(tree.recorded(), nvml)
-    assert len(found.gpus) == 1
-    assert "GPU 0: GPU is lost" in next(
-        p.message for p in found.problems if p.code == "gpu-not-answering"
-    )
+    assert [gpu.problem for gpu in found.gpus] == ["NVML cannot describe it: GPU is lost"]
+    problems = [p.message for p in found.problems if p.code == "gpu-not-answering"]
+    assert problems == [
+        "NVML cannot describe GPU 1: Unknown Error",
+        "GPU 0 (0000:07:00.0): NVML cannot describe it: GPU is lost",
+    ]
 
 
 def test_wrong_recorded_document_is_a_problem(tree):

@@ -7,6 +7,7 @@
  * from the variable NRI_NVIDIA_SIM_NVML_FAULT, else from a file nvml.fault beside the document:
  *   hang     nvmlInit never returns            crash   nvmlInit ends in SIGSEGV
  *   init=N   nvmlInit answers N                lost=N  GPU N has fallen off the bus
+ *   drop=N   GPU N is not listed, and those behind it move up
  *   noisy    prints a line on stdout           flood   prints 2 MiB on stdout
  *
  * Numbers of constants and the layout of structures follow NVIDIA's public nvml.h.
@@ -208,6 +209,12 @@ static int apply_fault(const char *fault) {
     if (!strncmp(fault, "flood", 5)) for (int i = 0; i < 1 << 17; i++) fputs("0123456789abcdef", stdout);
     fflush(stdout);
     if (!strncmp(fault, "init=", 5)) return atoi(fault + 5);
+    if (!strncmp(fault, "drop=", 5)) {
+        for (int i = 0; i < gpu_count; i++) {
+            if (gpus[i].index == atoi(fault + 5)) gpus[i].index = -1;
+            else if (gpus[i].index > atoi(fault + 5)) gpus[i].index--;
+        }
+    }
     if (!strncmp(fault, "lost=", 5)) {
         for (int i = 0; i < gpu_count; i++) gpus[i].lost = gpus[i].index == atoi(fault + 5);
     }
