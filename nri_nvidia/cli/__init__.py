@@ -19,6 +19,7 @@ VERBS = {
     "run": "be the daemon: give containers their GPUs",
     "status": "what the daemon is connected to, who holds which GPU, the last decisions",
     "explain": "what was decided over one container, and why",
+    "check": "what is wrong with this node, and what to do",
     "plan": "what one container would get on a host, with nothing running",
     "devices": "the GPUs, device nodes and driver files of this node",
 }

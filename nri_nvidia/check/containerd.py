@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containerd's config.toml says of NRI and runtimes: versions 1 to 4, with imports.
+
+containerd(5) config.toml: a file without a version is of version 1; `imports` are paths, relative
+to the file, that may hold `*`. containerd 1 replaces a plugin's whole table by that of an import
+(`config.mergeConfig`), containerd 2 merges them key by key; lists are joined by both.
+"""
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+NRI = "io.containerd.nri.v1.nri"
+DEFAULT_PATH = "/etc/containerd/config.toml"
+_CRI = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+_NAMES = {"nri": NRI}
+"""What a file of version 1 calls by another name."""
+_DEPTH = 16
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+Read = Callable[[str], str | None]
+Glob = Callable[[str], Sequence[str]]
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What concerns us of the merged configuration.
+
+    `files` are those that were read, empty where there is none; `version` is that of the first, 0
+    then. `nri` is NRI's own table. `disabled` are plugins switched off by id. `runtimes` are the
+    CRI's by name, with their program. `misplaced` are tables that look like NRI's at a place where
+    containerd does not look. `faults` say what could not be read.
+    """
+
+    files: tuple[str, ...] = ()
+    version: int = 0
+    nri: Mapping[str, Any] = attrs.field(factory=dict)
+    disabled: tuple[str, ...] = ()
+    default_runtime: str = ""
+    runtimes: Mapping[str, str] = attrs.field(factory=dict)
+    systemd_cgroup: bool = False
+    misplaced: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def load(path: str, read: Read, glob: Glob, *, replaces: bool) -> Settings:
+    """Read a configuration with all that it imports.
+
+    `read` gives a file's text or None, `glob` the files that a pattern names. `replaces` tells
+    containerd 1, whose imports replace a plugin's table.
+    """
+    loader = _Loader(read=read, glob=glob, replaces=replaces)
+    loader.add(path)
+    return loader.settings()
+
+
+def seconds(duration: Any) -> float | None:
+    """Read a duration as Go writes it (`2s`, `1m30s`, `500ms`); None if it is none."""
+    if not isinstance(duration, str):
+        return None
+    parts = _DURATION.findall(duration)
+    if not parts or "".join(number + unit for number, unit in parts) != duration:
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+class _Loader:
+    def __init__(self, *, read: Read, glob: Glob, replaces: bool) -> None:
+        self._read = read
+        self._glob = glob
+        self._replaces = replaces
+        self._merged: dict[str, Any] = {}
+        self._files: list[str] = []
+        self._misplaced: list[str] = []
+        self._faults: list[str] = []
+        self._version = 0
+
+    def add(self, path: str) -> None:
+        """Read a file and what it imports, in that order; each once."""
+        if path in self._files or len(self._files) >= _DEPTH * _DEPTH:
+            return
+        text = self._read(path)
+        if text is None:
+            if self._files:
+                self._faults.append(f"{path}: it is imported, and cannot be read")
+            return
+        self._files.append(path)
+        try:
+            document = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            self._faults.append(f"{path}: not valid TOML: {error}")
+            return
+        if len(self._files) == 1:
+            version = document.get("version", 1)
+            self._version = version if isinstance(version, int) else 1
+        self._misplaced += [f"{path}: [{place}]" for place in _misplaced(document)]
+        self._merge(document)
+        imports = document.get("imports")
+        for pattern in imports if isinstance(imports, list) else ():
+            if isinstance(pattern, str):
+                place = posixpath.join(posixpath.dirname(path), pattern)
+                for found in self._glob(place) if "*" in place else (place,):
+                    self.add(found)
+
+    def settings(self) -> Settings:
+        plugins = _table(self._merged, "plugins")
+        cri = [_table(_table(plugins, name), "containerd") for name in _CRI]
+        runtimes: dict[str, str] = {}
+        systemd = False
+        for part in cri:
+            for name, runtime in _table(part, "runtimes").items():
+                options = _table(runtime, "options")
+                runtimes[name] = str(options.get("BinaryName") or options.get("Runtime") or "")
+                systemd |= options.get("SystemdCgroup") is True
+        default = [part["default_runtime_name"] for part in cri if "default_runtime_name" in part]
+        return Settings(
+            files=tuple(self._files),
+            version=self._version,
+            nri=_table(plugins, NRI),
+            disabled=tuple(_NAMES.get(name, name) for name in _texts(self._merged)),
+            default_runtime=str(default[-1]) if default else "",
+            runtimes=runtimes,
+            systemd_cgroup=systemd,
+            misplaced=tuple(self._misplaced),
+            faults=tuple(self._faults),
+        )
+
+    def _merge(self, document: Mapping[str, Any]) -> None:
+        plugins = dict(_table(self._merged, "plugins"))
+        for name, table in _table(document, "plugins").items():
+            known = _NAMES.get(name, name)
+            old = plugins.get(known)
+            plugins[known] = table if self._replaces else _deep(old, table)
+        disabled = [*_texts(self._merged), *_texts(document)]
+        self._merged = {**self._merged, **document, "plugins": plugins}
+        self._merged["disabled_plugins"] = disabled
+
+
+def _texts(document: Mapping[str, Any]) -> list[str]:
+    found = document.get("disabled_plugins")
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+
+
+def _deep(low: Any, high: Any) -> Any:
+    if not isinstance(low, Mapping) or not isinstance(high, Mapping):
+        return high
+    return {**low, **{key: _deep(low.get(key), value) for key, value in high.items()}}
+
+
+def _table(document: Any, key: str) -> Mapping[str, Any]:
+    found = document.get(key) if isinstance(document, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _misplaced(document: Any, path: tuple[str, ...] = ()) -> list[str]:
+    """Find tables by NRI's name anywhere but in `plugins`, also by its parts where no quotes are.
+
+    `[plugins.io.containerd.nri.v1.nri]` without quotes is five tables within each other.
+    """
+    if not isinstance(document, Mapping) or len(path) > _DEPTH:
+        return []
+    found = []
+    for key, value in document.items():
+        place = (*path, key)
+        whole = ".".join(place)
+        if isinstance(value, Mapping) and whole.endswith(NRI) and place != ("plugins", NRI):
+            found.append(whole)
+        else:
+            found += _misplaced(value, place)
+    return found

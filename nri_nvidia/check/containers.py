@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The containers that hold a driver, seen from /proc, whoever gave it to them.
+
+A container is a mount namespace in which files of a driver are mounted. It can be told so without
+the daemon, and what the kernel lets it open is seen as the kernel sees it: by a child in the
+container's cgroup that asks, by access(2), without opening anything.
+"""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import stat
+from collections.abc import Iterator
+
+from nri_nvidia.check import model
+from nri_nvidia.daemon import upgrades
+from nri_nvidia.host import char_links
+from nri_nvidia.host import model as host
+from nri_nvidia.host import root as roots
+from nri_nvidia.request import container as containers
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_NODE = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset", re.ASCII)
+_DRIVER = re.compile(r"lib(?:cuda|nvidia-ml)\.so(?:\.[0-9.]+)?", re.ASCII)
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_CGROUPS = "/sys/fs/cgroup"
+_PATIENCE = 2.0
+_DENIED = b"-"
+_LONGEST = 1 << 16
+
+
+def holders(
+    root: roots.Root, library_dir: str, inventory: host.Inventory | None
+) -> tuple[model.Holder, ...]:
+    """Give the first process of each container that holds a driver, by process id."""
+    found: dict[str, model.Holder] = {}
+    pids = sorted(int(name) for name in root.entries("/proc") if name.isdigit())
+    for pid in pids:
+        namespace = _namespace(root, pid)
+        if not namespace or namespace in found:
+            continue
+        mounts = tuple(_mounts(root, pid))
+        version = upgrades.version_in(containers.Container(mounts=mounts))
+        if not version:
+            continue
+        groups = root.text(f"/proc/{pid}/cgroup") or ""
+        match = _ID.search(groups)
+        found[namespace] = model.Holder(
+            pid=pid,
+            container=match[0] if match else "",
+            version=version,
+            denied=tuple(_denied(root, pid, groups, inventory)) if inventory else (),
+            shadows=tuple(_shadows(root, pid, library_dir)),
+        )
+    return tuple(found.values())
+
+
+def _namespace(root: roots.Root, pid: int) -> str:
+    try:
+        return os.readlink(root.on_disk(f"/proc/{pid}/ns/mnt"))  # noqa: PTH115 - leads nowhere
+    except OSError:
+        return ""
+
+
+def _mounts(root: roots.Root, pid: int) -> Iterator[containers.Mount]:
+    """Give the mounts of /proc/PID/mountinfo (proc(5)): field 4 is the source within its disk."""
+    for line in (root.text(f"/proc/{pid}/mountinfo") or "").splitlines():
+        parts = line.split(" ")
+        if len(parts) > 5:
+            yield containers.Mount(source=_plain(parts[3]), destination=_plain(parts[4]))
+
+
+def _plain(text: str) -> str:
+    # A source that was removed since is marked so.
+    text = text.removesuffix("//deleted")
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _shadows(root: roots.Root, pid: int, library_dir: str) -> Iterator[str]:
+    """Give the driver's libraries that LD_LIBRARY_PATH finds before those that were given."""
+    environment = root.data(f"/proc/{pid}/environ", _LONGEST) or b""
+    for entry in environment.split(b"\0"):
+        key, _, value = entry.partition(b"=")
+        if key != b"LD_LIBRARY_PATH":
+            continue
+        inside = roots.Root(root.on_disk(f"/proc/{pid}/root"))
+        for directory in value.decode("utf-8", "replace").split(":"):
+            place = inside.resolve(directory) if directory.startswith("/") else None
+            if place is None or f"{place}/".startswith(f"{library_dir}/"):
+                continue
+            for name in inside.entries(place):
+                real = inside.resolve(f"{place}/{name}") if _DRIVER.fullmatch(name) else None
+                if real and not real.startswith(f"{library_dir}/"):
+                    yield f"{directory}/{name}"
+
+
+def _denied(root: roots.Root, pid: int, groups: str, inventory: host.Inventory) -> Iterator[str]:
+    """Give the nodes that a container has and that its cgroup does not let it open."""
+    if root.recorded:
+        return
+    numbers = {
+        os.makedev(node.major, node.minor): node.host_path
+        for node in char_links.nodes(inventory)
+        if node.exists
+    }
+    has: dict[str, str] = {}
+    inside = root.on_disk(f"/proc/{pid}/root")
+    top = f"{inside}/dev"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(top):  # noqa: PTH208 - names only
+            if _NODE.fullmatch(name):
+                found = os.lstat(f"{top}/{name}")
+                if stat.S_ISCHR(found.st_mode) and found.st_rdev in numbers:
+                    has[f"/dev/{name}"] = numbers[found.st_rdev]
+    group = device_group(groups)
+    if has and group:
+        yield from refused(group, has)
+
+
+def device_group(groups: str, mounted: str = _CGROUPS) -> str:
+    """Give the file that a process is moved by into a device cgroup of /proc/PID/cgroup.
+
+    cgroups(7): a line is `ID:CONTROLLERS:PATH`, with `0::` for version 2. Empty if there is none.
+    """
+    paths = {}
+    for line in groups.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            paths[controller] = path
+    # At `/` a process is in no container's cgroup: nothing would be learned from it.
+    if len(paths.get("devices", "")) > 1:
+        return f"{mounted}/devices{paths['devices']}/cgroup.procs"
+    if len(paths.get("", "")) > 1:
+        return f"{mounted}{paths['']}/cgroup.procs"
+    return ""
+
+
+def refused(group: str, nodes: dict[str, str]) -> Iterator[str]:
+    """Give the names of nodes that a member of a cgroup may not open; nothing if it is not known.
+
+    `nodes` are host paths by the names to give. The child is moved there and only asks; where the
+    cgroup is frozen or full it is ended, or never begins.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        _ask(group, [*nodes.values()], writing)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], _PATIENCE)
+        answer = os.read(reading, len(nodes)) if ready else b""
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    for name, mark in zip(nodes, answer, strict=False):
+        if mark == _DENIED[0]:
+            yield name
+
+
+def _ask(group: str, paths: list[str], writing: int) -> None:
+    """Be the child: never returns."""
+    try:
+        before = [os.access(path, os.R_OK | os.W_OK) for path in paths]
+        with open(group, "w", encoding="ascii") as file:  # noqa: PTH123 - a name, not a Path
+            file.write("0")
+        after = [os.access(path, os.R_OK | os.W_OK) for path in paths]
+        marks = (
+            _DENIED if could and not can else b"+"
+            for could, can in zip(before, after, strict=True)
+        )
+        os.write(writing, b"".join(marks))
+    finally:
+        os._exit(0)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`check` on this machine, beside a daemon as a process, and without one."""
+
+import asyncio
+import json
+
+from nri_nvidia.check import model, node
+from tests.daemon.conftest import gpu_host, together
+from tests.daemon.pairs import POD, container
+
+__all__ = ["gpu_host", "together"]
+
+
+async def codes(pair, settings):
+    done = await asyncio.to_thread(pair.daemon.ask, "check", "--json", "--config", str(settings))
+    return {finding["code"] for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_daemon_that_missed_a_container_and_then_ended(together, tmp_path):
+    """What was missed is told by the daemon; when it is gone, that is what is told."""
+    settings = tmp_path / "config.toml"
+
+    async def body(pair):
+        host = json.dumps(str(pair.daemon.host))
+        settings.write_text(
+            f"[host]\nroot = {host}\ndriver_root = {host}\ndev_root = {host}\n"
+            f"[nri]\nsocket = {json.dumps(str(tmp_path / 'nri.sock'))}\n"
+        )
+        await asyncio.to_thread(
+            pair.daemon.until, lambda: pair.daemon.status()["missed"], "what was missed"
+        )
+        found = await codes(pair, settings)
+        assert "containers-missed" in found
+        assert not found & {"daemon-not-running", "not-registered", "nri-socket-refused"}
+        await asyncio.to_thread(pair.daemon.end)
+        found = await codes(pair, settings)
+        assert "daemon-not-running" in found
+        assert "containers-missed" not in found
+
+    together(body, containers=[container(1, "NVIDIA_VISIBLE_DEVICES=0")], pods=[POD])
+
+
+def test_daemon_that_is_not_registered_and_its_findings():
+    """Both come from its status; each of its findings is passed on."""
+    told = {"code": "hook-late", "message": "a sentence", "hint": "do it"}
+    status = {"runtime": {"registered": False}, "missed": [], "findings": [told]}
+    facts = model.Facts(uid=0, status=status, ldconfig="/sbin/ldconfig")
+    assert [finding.code for finding in node.daemon(facts)] == ["not-registered", "hook-late"]
+
+
+def test_who_is_not_root_is_told_so():
+    """A user sees what a user may see, and no daemon is missed."""
+    facts = model.Facts(uid=1000, ldconfig="/sbin/ldconfig")
+    assert [finding.code for finding in node.daemon(facts)] == ["not-root"]
