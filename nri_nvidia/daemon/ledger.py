@@ -31,7 +31,8 @@ class Entry:
     """A container that was given something. `since` is Unix time in seconds.
 
     `adopted` tells one that was found already running, and of which only the nodes are known.
-    `hook` is what its hook reported: empty before that, `ok`, or what went wrong.
+    `hook` is what its hook reported: empty before that, `ok`, or what went wrong. `door` is how it
+    came: `nri`, or `runtime` for one of nri-nvidia-runtime.
     """
 
     container: containers.Container
@@ -41,6 +42,7 @@ class Entry:
     driver_version: str = ""
     adopted: bool = False
     hook: str = ""
+    door: str = "nri"
 
 
 @attrs.frozen(kw_only=True)
@@ -107,14 +109,22 @@ class Ledger:
         if entry:
             self.entries[container_id] = attrs.evolve(entry, hook=result)
 
+    def came_by(self, container_id: str, door: str) -> bool:
+        """Note the door of a container that holds something; tell whether there is one."""
+        entry = self.entries.get(container_id)
+        if entry:
+            self.entries[container_id] = attrs.evolve(entry, door=door)
+        return entry is not None
+
     def drop(self, container_id: str) -> Entry | None:
         """Forget a container that has stopped."""
         self.missed.pop(container_id, None)
         return self.entries.pop(container_id, None)
 
     def keep_only(self, container_ids: Iterable[str]) -> None:
-        """Forget all but these, since no others exist."""
-        known = set(container_ids)
+        """Forget all of NRI's but these, since its runtime has no others."""
+        others = (key for key, entry in self.entries.items() if entry.door != "nri")
+        known = {*container_ids, *others}
         for container_id in [*self.entries, *self.missed]:
             if container_id not in known:
                 self.drop(container_id)

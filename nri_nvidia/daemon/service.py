@@ -35,6 +35,7 @@ from nri_nvidia.daemon import (
     notify,
     recorder,
     records,
+    runtimedoor,
     statedir,
     statusview,
     volumekeeper,
@@ -108,6 +109,7 @@ class Service:
             on_registered=self._registered,
         )
         self._decider.fault = fault
+        self._door = runtimedoor.RuntimeDoor(self._decider)
         self._reports.on_report = self._decider.hook_reported
         self._ends = False
 
@@ -127,6 +129,9 @@ class Service:
                 self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
                 tasks.create_task(_surely(self._first_look(), "the first look at the host"))
+                tasks.create_task(
+                    _surely(self._door.keep_client(self._place), "the door for runtimes")
+                )
                 try:
                     await session.run_forever(wanted, self._decider)
                 except errors.Error as error:
@@ -175,6 +180,7 @@ class Service:
             self._records.open(path.parent / records.DIRECTORY)
             self._control = await control.serve(str(path), answers)
             self._reports.open(str(path.parent / "hook.sock"))
+            await self._door.open(str(path.parent / "runtime.sock"))
         except errors.HostError as error:
             if isinstance(error, statedir.TakenError) and not self._launched:
                 await self._close()
@@ -186,6 +192,7 @@ class Service:
             await control.end(self._config.control.socket, self._control)
         self._reports.close()
         await self._records.close()
+        await self._door.close()
         for part in (self._watch, self._place, self._keeper, self._reader):
             part.close()
         if self._held is not None:
@@ -210,6 +217,7 @@ class Service:
         self._watch.look_at(config.host_options())
         log.set_up(config.log.level, config.log.format)
         self._decider.use(config)
+        self._door.use(config.hook, self._decider.markers)
 
     async def _load(self, runtime_text: str) -> config_model.Config:
         return await self._in_time(

@@ -13,11 +13,17 @@ import secrets
 import stat
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nri_nvidia import errors
 
 NAME = "nri-nvidia-hook"
+CLIENT = "nri-nvidia-client"
+HOOK_PARTS = ("oci/view.py", "oci/steps.py", "oci/compat.py", "oci/hook.py")
+CLIENT_PARTS = ("render/patch.py", "oci/client.py")
+# Beside a setting's own texts: an ASCII letter or sign that a request needs, written as an escape.
+ESCAPES = tuple(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", "2d", "2D", "3d", "3D"))
 SHEBANG = "#!/usr/bin/python3 -IS\n"  # for a person who tries it; runtimes name the interpreter
 OLDEST = (3, 9)
 USUAL = "/usr/local/lib/nri-nvidia"
@@ -55,9 +61,30 @@ def install(directory: str, interpreter: str = "") -> str:
     return str(path)
 
 
-def put(path: Path, text: str) -> None:
+def install_client(directory: str, interpreter: str, markers: Iterable[bytes]) -> None:
+    """Write what `runtime.sh` uses: the program that asks the daemon, and the texts to look for.
+
+    The program's first line names its interpreter. Raises HostError as `install` does.
+    """
+    folder = Path(directory)
+    make(folder)
+    check(folder.resolve())
+    main = folder / f"{CLIENT}.py"
+    put(main, script(CLIENT_PARTS))
+    compile_for(interpreter, main)
+    start = (Path(__file__).parent / "start.py").read_text(encoding="utf-8")
+    put(folder / "markers", marker_file(markers))
+    put(folder / CLIENT, f"#!{interpreter} -IS\n{start}")
+
+
+def marker_file(markers: Iterable[bytes]) -> bytes:
+    """Give the texts of which a config.json holds one if it asks for anything, a line each."""
+    return b"\n".join((*markers, *ESCAPES)) + b"\n"
+
+
+def put(path: Path, text: str | bytes) -> None:
     """Write a file unless it is there as it should be."""
-    content = text.encode()
+    content = text.encode() if isinstance(text, str) else text
     with contextlib.suppress(OSError):
         status = path.lstat()
         same = (status.st_mode, status.st_uid) == (stat.S_IFREG | 0o755, 0)
@@ -79,11 +106,11 @@ def compile_for(interpreter: str, path: Path) -> None:
         )  # fmt: skip
 
 
-def script() -> str:
-    """Give the hook as one file: its modules without the imports that join them."""
+def script(names: Sequence[str] = HOOK_PARTS) -> str:
+    """Give modules, the hook's if none are named, as one file without what joins them."""
     parts = []
-    for number, name in enumerate(("view.py", "steps.py", "compat.py", "hook.py")):
-        source = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for number, name in enumerate(names):
+        source = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
         lines = source.splitlines(keepends=True)
         for node in ast.parse(source).body:
             if isinstance(node, ast.ImportFrom) and joins(node.module or "", first=number == 0):

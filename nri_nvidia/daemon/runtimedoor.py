@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for `nri-nvidia-runtime`: containers of docker, podman, nerdctl and ctr.
+
+A unix socket that every user may ask, for what root's own policy gives to any container. The
+caller shows what its config.json holds and changes it itself, with its own rights; nothing is read
+on its word. What it says is held to its own: another user's container is never privileged, nor in
+a pod. A caller sends one JSON object, ends its side, and is sent one.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import posixpath
+import socket
+import struct
+from typing import Any, Protocol
+
+import attrs
+
+from nri_nvidia import errors
+from nri_nvidia.config import model
+from nri_nvidia.daemon import hookplace, statedir, worker
+from nri_nvidia.edits import model as edits_model
+from nri_nvidia.oci import bundle, client, install
+from nri_nvidia.render import oci as render
+from nri_nvidia.request import container as containers
+
+logger = logging.getLogger(__name__)
+
+_LIMIT = 8.0
+"""Seconds for an answer: less than the caller waits."""
+_READING = 5.0
+_INSTALLING = 60.0
+_LONGEST = 4 << 20
+_LONGEST_OF_USERS = 1 << 20
+_MOST_OF_USERS = 16
+"""Callers other than root that are served at a time."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Decider(Protocol):
+    """What decides, and hears of a container's end."""
+
+    async def create_container(
+        self, container: containers.Container, deadline: float
+    ) -> edits_model.ContainerEdits:
+        """Decide by `deadline` (loop time); raise Error to have the creation refused."""
+
+    def given_by_runtime(self, container_id: str) -> bool:
+        """Hear that it came through this door; tell whether it holds anything."""
+
+    async def stop_container(self, container_id: str) -> None:
+        """Hear that a container stopped."""
+
+
+@attrs.frozen(kw_only=True)
+class Caller:
+    """The process at the other end, as the kernel tells (unix(7), SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+
+class RuntimeDoor:
+    """Serves the socket, and watches for the end of the containers that came through it.
+
+    The process that started the caller (containerd's shim, conmon) ends with the container, and so
+    does a caller that stays (`runc run`). That needs neither the runtime's state nor its
+    namespaces, and holds for a creation that fails later.
+    """
+
+    def __init__(self, decider: Decider) -> None:
+        self.path = ""
+        self._decider = decider
+        self._server: asyncio.Server | None = None
+        self._watched: dict[str, int] = {}
+        self._of_users = 0
+        self._ends: set[asyncio.Task[None]] = set()
+        self._settings = model.Hook()
+        self._markers: tuple[bytes, ...] = ()
+        self._changed = asyncio.Event()
+        self._writer = worker.Worker("runtime client")
+
+    def use(self, settings: model.Hook, markers: tuple[bytes, ...]) -> None:
+        """Have the program that asks us in place by these settings; see `keep_client`."""
+        self._settings, self._markers = settings, markers
+        self._changed.set()
+
+    async def keep_client(self, place: hookplace.HookPlace) -> None:
+        """Write that program whenever the settings change; for ever, as a task.
+
+        Without it a container takes longer, and one is looked at that asks for nothing.
+        """
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not self.path:
+                continue
+            folder = posixpath.join(posixpath.dirname(self.path), "runtime")
+            try:
+                interpreter = await self._interpreter(place)
+                work = functools.partial(
+                    install.install_client, folder, interpreter, self._markers
+                )
+                await self._writer.run(work)
+            except (errors.Error, OSError, RuntimeError) as error:
+                logger.warning("nri-nvidia-runtime goes on without its own program: %s", error)
+
+    async def _interpreter(self, place: hookplace.HookPlace) -> str:
+        if self._settings.enabled:
+            return await place.ready(self._settings, _INSTALLING)
+        return self._settings.interpreter or await self._writer.run(install.interpreter)
+
+    async def open(self, path: str) -> None:
+        """Start to listen; raises HostError."""
+        self.path = path
+        statedir.free(path)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, path=path)
+            os.chmod(path, 0o666)  # noqa: S103, PTH101 - rootless engines call as their users
+        except OSError as error:
+            raise statedir.unusable(path, error) from error
+
+    async def close(self) -> None:
+        """Stop to listen and to watch."""
+        for container_id in list(self._watched):
+            self._unwatch(container_id)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            statedir.remove(self.path)
+        self._writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = _caller(writer.get_extra_info("socket"))
+        counted = caller.uid != 0
+        self._of_users += counted
+        try:
+            answer = await self._answer(reader, caller)
+            writer.write(json.dumps(answer).encode())
+            await asyncio.wait_for(writer.drain(), _READING)
+        except (OSError, TimeoutError):
+            logger.debug("a runtime left before it had its answer: process %d", caller.pid)
+        except Exception:
+            # Without an answer its caller refuses the container, and says that we ended.
+            logger.exception("a runtime could not be answered")
+        finally:
+            self._of_users -= counted
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, caller: Caller) -> dict[str, Any]:
+        try:
+            if self._of_users > _MOST_OF_USERS:
+                raise errors.RequestError("too many users' containers at once", hint="try again")
+            longest = _LONGEST_OF_USERS if caller.uid else _LONGEST
+            question = _question(await _read(reader, longest))
+            container = _container(question, caller)
+            edits = await self._decide(container)
+        except errors.Error as error:
+            return {"message": errors.printable(str(error))}
+        if edits and self._decider.given_by_runtime(container.id):
+            self._watch(container.id, caller, stays=question["stays"] is True)
+        return {"patch": render.document(edits) if edits else {}}
+
+    async def _decide(self, container: containers.Container) -> edits_model.ContainerEdits:
+        deadline = asyncio.get_running_loop().time() + _LIMIT
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._decider.create_container(container, deadline)
+        except TimeoutError:
+            raise errors.HostError(
+                f"no decision within {_LIMIT:g} s", hint="the daemon's log says why"
+            ) from None
+
+    def _watch(self, container_id: str, caller: Caller, *, stays: bool) -> None:
+        """Have the container forgotten when the process ends that ends with it."""
+        self._unwatch(container_id)
+        pid = caller.pid if stays else _parent(caller.pid)
+        if pid <= 1:
+            return  # started by hand from no shell that is left: `status` shows it on
+        with contextlib.suppress(OSError):
+            watched = os.pidfd_open(pid)
+            self._watched[container_id] = watched
+            asyncio.get_running_loop().add_reader(watched, self._ended, container_id)
+
+    def _unwatch(self, container_id: str) -> None:
+        watched = self._watched.pop(container_id, None)
+        if watched is not None:
+            asyncio.get_running_loop().remove_reader(watched)
+            os.close(watched)
+
+    def _ended(self, container_id: str) -> None:
+        self._unwatch(container_id)
+        task = asyncio.ensure_future(self._decider.stop_container(container_id))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+
+async def _read(reader: asyncio.StreamReader, longest: int) -> bytes:
+    """Read to the end; what is too long is read too, or its sender would not get the answer."""
+    data, length = b"", 0
+    try:
+        async with asyncio.timeout(_READING):
+            while piece := await reader.read(1 << 16):
+                length += len(piece)
+                if length <= longest:
+                    data += piece
+    except TimeoutError:
+        raise errors.RequestError(f"nothing was asked within {_READING:g} s") from None
+    if length > longest:
+        raise errors.RequestError(
+            f"what the container's config.json holds is {length} bytes, more than {longest}",
+            hint="shorten its environment",
+            code="config-too-long",
+        )
+    return data
+
+
+def _question(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+        protocol, identifier, spec, nested, stays = (
+            found[key] for key in ("protocol", "id", "spec", "nested", "stays")
+        )
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise errors.RequestError("not the question of nri-nvidia-runtime") from error
+    if protocol != client.PROTOCOL:
+        raise errors.RequestError(
+            f"the runtime speaks version {protocol!r}, this daemon {client.PROTOCOL}",
+            hint="restart nri-nvidia",
+        )
+    if not isinstance(identifier, str) or not isinstance(spec, dict):
+        raise errors.RequestError("not the question of nri-nvidia-runtime")
+    return {"id": identifier, "spec": spec, "nested": nested, "stays": stays}
+
+
+def _container(question: dict[str, Any], caller: Caller) -> containers.Container:
+    """Give the container that is asked for; what counts for other users is what they can have.
+
+    The id is told apart from the same one of another user, and from those of NRI.
+    """
+    shown = bundle.container(question["spec"])
+    identifier = errors.printable(question["id"], 128)
+    mine = caller.uid == 0
+    return attrs.evolve(
+        shown,
+        id=f"{identifier}/{'runtime' if mine else caller.uid}",
+        name=(shown.name if mine else "") or identifier,
+        namespace=shown.namespace if mine else "",
+        pod=shown.pod if mine else "",
+        pod_uid=shown.pod_uid if mine else "",
+        privileged=shown.privileged and mine,
+        user_namespace=shown.user_namespace or question["nested"] is True or not mine,
+    )
+
+
+def _caller(channel: Any) -> Caller:
+    data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return Caller(pid=pid, uid=uid)
+
+
+def _parent(pid: int) -> int:
+    """Give the parent of a process, 0 where that is not known (proc(5), /proc/pid/stat)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, LookupError):
+        return 0

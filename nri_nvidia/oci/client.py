@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the daemon what a container gets, writes it into config.json, becomes the runtime.
+
+`runtime.sh` starts it as `python3 -I -S nri-nvidia-client RUN REAL CONFIG ID …` with the caller's
+own arguments behind, and with the caller's rights: the daemon never opens the bundle. It is a
+plain script of its own, which `install` makes of this and `render.patch`. Each GPU container pays
+for each import, so only modules in C are used.
+"""
+
+from __future__ import annotations
+
+import _json
+import _socket
+import posix
+import sys
+import time
+
+from nri_nvidia.render.patch import apply
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PROTOCOL = 1
+LONGEST = 16 << 20  # bytes of a config.json and of an answer
+PATIENCE = 10.0  # seconds for the daemon's answer
+HOOK = "nri-nvidia-hook"
+SENT = ("annotations", "hooks", "mounts")
+SENT_OF = {"process": ("env", "capabilities"), "linux": ("devices", "namespaces")}
+WHOLE = b"0 0 4294967295"  # the uid_map of the host's own users
+START = "start it: systemctl start nri-nvidia, or nri-nvidia run"
+
+
+class Refused(Exception):  # noqa: N818  an outcome, not a defect
+    """Raised when the container is not to be created; its text is for people."""
+
+
+class Absent(Exception):  # noqa: N818
+    """Raised when no daemon answers."""
+
+
+class Grammar:
+    """How the interpreter's JSON scanner is to read: as json.loads has it, but no NaN."""
+
+    strict, object_hook, object_pairs_hook = True, None, None
+    parse_float, parse_int, parse_constant = float, int, None
+
+
+class Bundle:
+    """A config.json and its directory, both open; raises Refused where it is not the caller's."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        folder, _, self.name = path.rpartition("/")
+        folder = folder or ("/" if path.startswith("/") else ".")
+        reading = posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOFOLLOW
+        try:
+            self.folder = posix.open(folder, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+            self.file = posix.open(self.name, reading, dir_fd=self.folder)
+        except OSError as error:
+            link = " (a link is not followed)" if error.errno == 40 else ""
+            raise Refused(f"{path} cannot be opened: {error.strerror}{link}") from None
+        self.status = posix.fstat(self.file)
+        if self.status.st_mode & 0o170000 != 0o100000:
+            raise Refused(f"{path} is not a plain file")
+        for what, found in ((folder, posix.fstat(self.folder)), (path, self.status)):
+            if found.st_uid != posix.geteuid():
+                raise Refused(
+                    f"{what} belongs to user {found.st_uid}, and user {posix.geteuid()} is to run "
+                    "it: a bundle is changed for its owner alone"
+                )
+            if found.st_mode & 0o002:
+                raise Refused(f"{what} can be written by everybody")
+
+    def read(self) -> dict[str, Any]:
+        """Give the whole as JSON; raises Refused."""
+        size = self.status.st_size
+        if size > LONGEST:
+            raise Refused(f"{self.path} has {size} bytes; {LONGEST} are read at most")
+        data, piece = b"", b"first"
+        while piece and len(data) <= size:
+            piece = posix.read(self.file, size + 1)
+            data += piece
+        if len(data) != size or not self.is_unchanged():
+            raise Refused(f"{self.path} was changed while it was read")
+        return parse(data, self.path)
+
+    def is_unchanged(self) -> bool:
+        """Whether the file of that name is the one that was opened, as it was then."""
+        try:
+            now = posix.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except OSError:
+            return False
+        then = self.status
+        kept = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        return kept == (then.st_dev, then.st_ino, then.st_size, then.st_mtime_ns, then.st_ctime_ns)
+
+    def write(self, spec: dict[str, Any]) -> None:
+        """Put another content in place at once, with owner and mode kept; raises Refused."""
+        data = text(spec)
+        making = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+        temporary = f".{self.name}.nri-nvidia.{posix.getpid()}"
+        try:
+            file = posix.open(temporary, making, 0o600, dir_fd=self.folder)
+            try:
+                while data:
+                    data = data[posix.write(file, data) :]
+                posix.fchown(file, self.status.st_uid, self.status.st_gid)
+                posix.fchmod(file, self.status.st_mode & 0o7777)
+                posix.close(file)
+                self.replace_by(temporary)
+            except BaseException:
+                posix.unlink(temporary, dir_fd=self.folder)
+                raise
+        except OSError as error:
+            raise Refused(f"{self.path} cannot be replaced: {error.strerror}") from None
+
+    def replace_by(self, name: str) -> None:
+        """Rename a file of the directory to take this one's place; raises Refused, OSError."""
+        if not self.is_unchanged():
+            raise Refused(f"{self.path} was changed by another meanwhile")
+        posix.rename(name, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+
+
+def parse(data: bytes, what: str) -> dict[str, Any]:
+    """Give the JSON object in a text; raises Refused for anything else."""
+    try:
+        shown = data.decode().strip()
+        value, end = _json.make_scanner(Grammar)(shown, 0)  # type: ignore[arg-type]
+        if isinstance(value, dict) and end == len(shown):
+            return value
+    except (ValueError, TypeError, RecursionError, StopIteration, SystemError):
+        pass  # the last: what the scanner makes of a text that ends too early
+    raise Refused(f"{what} is not a whole JSON object")
+
+
+def text(value: dict[str, Any]) -> bytes:
+    """Give an object as JSON; raises Refused for a number that JSON cannot have."""
+    quote = _json.encode_basestring_ascii
+    encode = _json.make_encoder(None, None, quote, None, ":", ",", False, False, False)  # type: ignore[arg-type]
+    try:
+        return "".join(encode(value, 0)).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Refused(f"config.json cannot be written again: {error}") from None
+
+
+def message(spec: dict[str, Any], identifier: str, arguments: list[str]) -> dict[str, Any]:
+    """Give what the daemon is told: of the configuration what a decision may depend on."""
+    shown = {key: spec[key] for key in SENT if key in spec}
+    for part, keys in SENT_OF.items():
+        inner = spec.get(part)
+        if isinstance(inner, dict):
+            shown[part] = {key: inner[key] for key in keys if key in inner}
+    with open("/proc/self/uid_map", "rb") as lines:  # noqa: PTH123
+        nested = b" ".join(lines.read().split()) != WHOLE
+    options = {word for word in arguments if word in ("run", "-d", "-detach", "--detach")}
+    return {
+        "protocol": PROTOCOL,
+        "id": identifier,
+        "spec": shown,
+        "nested": nested,
+        "stays": options == {"run"},  # this process is there as long as the container
+    }
+
+
+def ask(run: str, question: dict[str, Any]) -> dict[str, Any]:
+    """Give the daemon's answer; raises Absent where there is none, Refused where none comes."""
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    channel.settimeout(PATIENCE)
+    try:
+        channel.connect(f"{run}/runtime.sock")
+    except OSError as error:
+        raise Absent(error.strerror or str(error)) from None
+    answer, piece = b"", b"first"
+    try:
+        channel.sendall(text(question))
+        channel.shutdown(_socket.SHUT_WR)
+        while piece and len(answer) <= LONGEST:
+            piece = channel.recv(1 << 16)
+            answer += piece
+    except TimeoutError:
+        raise Refused(f"nri-nvidia gave no answer for {PATIENCE:g} s: its log says why") from None
+    except OSError as error:
+        raise Refused(f"nri-nvidia gave no answer: {error.strerror or error}") from None
+    finally:
+        channel.close()
+    if not answer:
+        raise Refused("nri-nvidia ended while it was asked; try again")
+    return parse(answer, "the answer of nri-nvidia")
+
+
+def served(spec: dict[str, Any]) -> bool:
+    """Whether our hook is in a spec already: it came through NRI or CDI, or by an earlier try."""
+    hooks = spec.get("hooks")
+    return isinstance(hooks, dict) and any(
+        str(part).rpartition("/")[2] == HOOK
+        for stage in hooks.values()
+        if isinstance(stage, list)
+        for hook in stage
+        if isinstance(hook, dict)
+        for part in [hook.get("path"), *(hook.get("args") or [])[:5]]
+    )
+
+
+def asks(spec: dict[str, Any], run: str) -> str:
+    """Say what a container asks for while no daemon can tell; empty for nothing.
+
+    By the rules that hold whatever the settings are: `void` and blanks are nothing, CUDA_VERSION
+    without NVIDIA_REQUIRE_CUDA is an old image (toolkit `image/devices.go`). What else the
+    daemon's settings look for is in the file of markers that it left.
+    """
+    process = spec.get("process")
+    entries = process.get("env") if isinstance(process, dict) else None
+    env = dict(str(entry).split("=", 1) for entry in entries or [] if "=" in str(entry))
+    marks = marked(run) or ["NVIDIA_VISIBLE_DEVICES=", "nvidia-container-devices"]
+    names = [mark[:-1] for mark in marks if mark.endswith("=") and not mark.startswith("CUDA_")]
+    for name in [*names, *(name for name in env if name.startswith("DOCKER_RESOURCE_"))]:
+        items = [item.strip() for item in env.get(name, "").split(",")]
+        if any(items) and "void" not in items:
+            return f"{name}={env[name]}"
+    old_image = env.get("CUDA_VERSION") and not env.get("NVIDIA_REQUIRE_CUDA")
+    if old_image and "NVIDIA_VISIBLE_DEVICES" not in env:
+        return f"CUDA_VERSION={env['CUDA_VERSION']} of an old CUDA image"
+    others = [mark for mark in marks if not mark.endswith("=")]
+    for key, member in (("mounts", "destination"), ("annotations", "")):
+        found = spec.get(key)
+        for each in found if isinstance(found, (list, dict)) else []:
+            place = str(each.get(member)) if isinstance(each, dict) else str(each)
+            if any(mark in place for mark in others):
+                return place
+    return ""
+
+
+def marked(run: str) -> list[str]:
+    """Give the texts that the daemon's settings look for, as it left them; none if it did not."""
+    try:
+        with open(f"{run}/runtime/markers", encoding="utf-8") as lines:  # noqa: PTH123
+            return [line for line in lines.read().split("\n") if line and line[0] != "\\"]
+    except (OSError, ValueError):
+        return []
+
+
+def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
+    """Have the config.json changed where the container is given something; raises Refused."""
+    bundle = Bundle(path)
+    spec = bundle.read()
+    if served(spec):
+        return
+    try:
+        answer = ask(run, message(spec, identifier, arguments))
+    except Absent as absent:
+        wanted = asks(spec, run)
+        if not wanted:
+            return
+        raise Refused(
+            f"this container asks for a GPU ({wanted[:200]}), and nri-nvidia does not answer at "
+            f"{run}/runtime.sock: {absent} ({START})"
+        ) from None
+    if answer.get("message"):
+        raise Refused(str(answer["message"]))
+    patch = answer.get("patch")
+    if not isinstance(patch, dict):
+        raise Refused("nri-nvidia gave an answer of another version; restart it")
+    if patch:
+        try:
+            apply(spec, patch)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise Refused(f"{path} is no config.json: {type(error).__name__}: {error}") from None
+        bundle.write(spec)
+
+
+def complain(arguments: list[str], told: str) -> None:
+    """Say why where engines look: in the log that they named, and on standard error."""
+    given = {"log": "", "log-format": ""}
+    for place, word in enumerate(arguments):
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in given and not given[name]:
+            given[name] = value if equals else "".join(arguments[place + 1 : place + 2])
+    quoted = _json.encode_basestring_ascii(f"nri-nvidia: {told}")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = f'time="{now}" level=error msg={quoted}\n'
+    if given["log-format"] == "json":
+        line = f'{{"level":"error","msg":{quoted},"time":"{now}"}}\n'
+    if given["log"]:
+        appending = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
+        try:
+            posix.write(posix.open(given["log"], appending, 0o644), line.encode())
+        except OSError as error:
+            told += f" (and {given['log']} cannot be written: {error.strerror})"
+        line = f"nri-nvidia: {''.join(c if c.isprintable() else '?' for c in told)}\n"
+    posix.write(2, line.encode("utf-8", "backslashreplace"))
+
+
+def main(words: list[str]) -> int:
+    """Run as a program; gives an exit status only where the real runtime is not started."""
+    run, real, path, identifier, *arguments = words
+    try:
+        prepare(run, path, identifier, arguments)
+        posix.execve(real, [real, *arguments], posix.environ)
+    except Refused as refused:
+        complain(arguments, str(refused))
+    except OSError as error:
+        complain(arguments, f"{real} cannot be started: {error.strerror}")
+    except Exception as error:  # noqa: BLE001  engines show the log, and not a traceback
+        complain(arguments, f"a defect in {sys.argv[0]}: {type(error).__name__}: {error}")
+    return 1
+
+
+if __name__ == "__main__":
+    posix._exit(main(sys.argv[1:]))  # noqa: SLF001  the interpreter's own end takes a millisecond

@@ -1,0 +1,120 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# nri-nvidia-runtime: an OCI runtime that adds the NVIDIA GPUs a container asks for, and then is
+# the real one.
+#
+# Only create and run are looked at, and of those only containers whose config.json holds one of
+# the texts that a request begins with. All else goes to the real runtime at once: an engine asks
+# for a container's state often. So this forks once at most, for grep.
+#
+# Environment:
+#   NRI_NVIDIA_RUNTIME  the real runtime; else the first line of /etc/nri-nvidia/runtime; else the
+#                       first runc or crun on PATH
+#   NRI_NVIDIA_RUN      the directory of the daemon's control socket (default /run/nri-nvidia)
+
+run=${NRI_NVIDIA_RUN:-/run/nri-nvidia}
+real=${NRI_NVIDIA_RUNTIME:-}
+if [ -z "$real" ] && [ -r /etc/nri-nvidia/runtime ]; then
+	read -r real </etc/nri-nvidia/runtime
+fi
+if [ -z "$real" ]; then
+	old_ifs=$IFS
+	IFS=:
+	for name in runc crun; do
+		for folder in ${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}; do
+			# One that is a link to this would call itself for ever.
+			if [ -x "$folder/$name" ] && ! [ "$folder/$name" -ef "$0" ]; then
+				real=$folder/$name
+				break 2
+			fi
+		done
+	done
+	IFS=$old_ifs
+fi
+
+# say MESSAGE: tell why a container is not created, where engines look for it and on standard error.
+say() {
+	printf 'nri-nvidia-runtime: %s\n' "$1" >&2
+	if [ -n "$log" ]; then
+		printf '{"level":"error","msg":"%s"}\n' "nri-nvidia: $1" >>"$log"
+	fi
+}
+
+# The verb is the first word that is neither an option nor the value of one. Go's flags take one
+# dash or two. After an option that is not known here, a word is a verb only if it is a known one.
+verb='' want='' bundle=. config='' id='' log='' unsure=''
+for word do
+	case $want in
+	bundle) bundle=$word ;;
+	config) config=$word ;;
+	log) log=$word ;;
+	esac
+	if [ -n "$want" ]; then
+		want=''
+		continue
+	fi
+	if [ -z "$verb" ]; then
+		case $word in
+		-log | --log) want=log ;;
+		-log=* | --log=*) log=${word#*=} ;;
+		-root | --root | -log-format | --log-format | -log-level | --log-level) want=value ;;
+		-rootless | --rootless | -criu | --criu | -cgroup-manager | --cgroup-manager) want=value ;;
+		-debug | --debug | -systemd-cgroup | --systemd-cgroup | -*=*) unsure='' ;;
+		-*) unsure=yes ;;
+		create | run) verb=$word ;;
+		checkpoint | delete | events | exec | features | help | kill | list | mounts | pause | ps) break ;;
+		restore | resume | spec | start | state | update) break ;;
+		*) [ -n "$unsure" ] || break ;;
+		esac
+		continue
+	fi
+	case $word in
+	-b | -bundle | --bundle) want=bundle ;;
+	-b=* | -bundle=* | --bundle=*) bundle=${word#*=} ;;
+	-f | -config | --config) want=config ;;
+	-config=* | --config=*) config=${word#*=} ;;
+	-pid-file | --pid-file | -console-socket | --console-socket) want=value ;;
+	-pidfd-socket | --pidfd-socket | -preserve-fds | --preserve-fds) want=value ;;
+	-b?*) bundle=${word#-b} ;;
+	-*) ;;
+	*) id=$word ;;
+	esac
+done
+
+if [ -z "$real" ] || ! [ -x "$real" ]; then
+	say "${real:-runc or crun}: no such runtime on this machine; install it, or name it in /etc/nri-nvidia/runtime"
+	exit 1
+fi
+[ -n "$verb" ] || exec "$real" "$@"
+
+# A container without any of these texts asks for nothing. No engine writes a letter as \u....; such
+# a file is looked at rather than overlooked.
+config=${config:-$bundle/config.json}
+markers=$run/runtime/markers
+if [ -r "$markers" ]; then
+	LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
+else
+	LC_ALL=C grep -q -F -e NVIDIA_VISIBLE_DEVICES= -e CUDA_VERSION= -e DOCKER_RESOURCE_ \
+		-e nvidia-container-devices -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
+		-e '\u002d' -e '\u002D' -e '\u003d' -e '\u003D' -- "$config" 2>/dev/null
+fi
+case $? in
+1) exec "$real" "$@" ;;  # it holds none
+2) exec "$real" "$@" ;;  # it cannot be read: the real runtime says why
+esac
+
+# The daemon puts the program that asks it there, compiled for the interpreter that its first line
+# names; /run may forbid to execute it by itself. Without a daemon ever started: the package's own.
+client=$run/runtime/nri-nvidia-client
+if [ -r "$client" ]; then
+	IFS= read -r first <"$client"
+	python=${first#\#!}
+	python=${python% -IS}
+	[ -x "$python" ] && exec "$python" -I -S "$client" "$run" "$real" "$config" "$id" "$@"
+fi
+for own in "$0" "$(readlink -f "$0")"; do
+	python=${own%/*}/python
+	[ -x "$python" ] && exec "$python" -I -m nri_nvidia.oci.client "$run" "$real" "$config" "$id" "$@"
+done
+say "this container asks for a GPU, and nri-nvidia is not running on this node; start it: systemctl start nri-nvidia"
+exit 1

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket that nri-nvidia-runtime asks: who is told what, and when a container has ended."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nri_nvidia import errors
+from nri_nvidia.daemon import runtimedoor
+from nri_nvidia.edits import model
+
+EDITS = model.ContainerEdits(
+    devices=(model.DeviceEdit(path="/dev/nvidia0", host_path="/dev/nvidia0", major=195, minor=0),)
+)
+SPEC = {
+    "process": {
+        "env": ["NVIDIA_VISIBLE_DEVICES=0"],
+        "capabilities": {"bounding": ["CAP_SYS_ADMIN"]},
+    },
+    "annotations": {
+        "io.kubernetes.cri.container-name": "main",
+        "io.kubernetes.cri.sandbox-name": "pod",
+        "io.kubernetes.cri.sandbox-namespace": "team",
+        "io.kubernetes.cri.sandbox-uid": "u",
+    },
+}
+QUESTION = {"protocol": 1, "id": "x", "spec": SPEC, "nested": False, "stays": False}
+ASKER = """
+import os, socket, sys, time
+uid, path, question, stay = sys.argv[1:]
+os.setgroups([]); os.setgid(int(uid)); os.setuid(int(uid))
+with socket.socket(socket.AF_UNIX) as channel:
+    channel.connect(path)
+    channel.sendall(question.encode())
+    channel.shutdown(socket.SHUT_WR)
+    sys.stdout.write(b"".join(iter(lambda: channel.recv(65536), b"")).decode())
+    sys.stdout.flush()
+    os.close(1)
+if stay == "stay":
+    sys.stdin.read()
+"""
+
+
+class Decider:
+    """Gives the same edits to all, and notes what it hears."""
+
+    def __init__(self):
+        self.asked = []
+        self.held = []
+        self.stopped = asyncio.Queue()
+        self.refusal = None
+
+    async def create_container(self, container, deadline):
+        self.asked.append(container)
+        if self.refusal:
+            raise self.refusal
+        return EDITS
+
+    def given_by_runtime(self, container_id):
+        self.held.append(container_id)
+        return True
+
+    async def stop_container(self, container_id):
+        self.stopped.put_nowait(container_id)
+
+
+@contextlib.asynccontextmanager
+async def opened():
+    """Yield a door with its decider."""
+    with tempfile.TemporaryDirectory(prefix="nnr-", dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        decider = Decider()
+        door = runtimedoor.RuntimeDoor(decider)
+        await door.open(f"{name}/runtime.sock")
+        try:
+            yield door, decider
+        finally:
+            await door.close()
+        assert not Path(f"{name}/runtime.sock").exists()
+
+
+@contextlib.asynccontextmanager
+async def asking(door, question=QUESTION, *, uid=0, stay=False, shell=False):
+    """Yield another process's answer, and the process, while that is there."""
+    words = [
+        sys.executable,
+        "-c",
+        ASKER,
+        str(uid),
+        door.path,
+        json.dumps(question),
+        "stay" if stay else "",
+    ]
+    if shell:
+        # One that starts the asker and lives on, as a shim does.
+        words = ["sh", "-c", '"$@"; exec >&-; read -r line', "sh", *words]
+    process = await asyncio.create_subprocess_exec(
+        *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        yield json.loads(await process.stdout.read()), process
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def test_root_is_told_what_its_container_gets():
+    """The edits as the patch that the client applies; the container is what its spec says."""
+    async with opened() as (door, decider), asking(door) as (answer, _):
+        assert answer["patch"]["devices"][0]["path"] == "/dev/nvidia0"
+        (container,) = decider.asked
+        shown = (container.id, container.namespace, container.pod, container.name)
+        assert shown == ("x/runtime", "team", "pod", "main")
+        assert (container.privileged, container.user_namespace) == (True, False)
+        assert decider.held == ["x/runtime"]
+
+
+async def test_a_users_word_counts_as_much_as_his_rights():
+    """Never privileged, in no pod, in a user namespace, told apart from root's of the same id."""
+    async with opened() as (door, decider), asking(door, uid=1234) as (answer, _):
+        assert answer["patch"]
+        (container,) = decider.asked
+        assert (container.id, container.name, container.pod) == ("x/1234", "x", "")
+        assert (container.namespace, container.pod_uid) == ("", "")
+        assert (container.privileged, container.user_namespace) == (False, True)
+
+
+async def test_a_nested_roots_container_is_in_a_user_namespace():
+    """A rootless engine's own root."""
+    question = {**QUESTION, "nested": True}
+    async with opened() as (door, decider), asking(door, question):
+        assert decider.asked[0].user_namespace
+
+
+async def test_a_refusal_is_told_with_its_hint():
+    """The caller shows it to whoever asked."""
+    async with opened() as (door, decider):
+        decider.refusal = errors.RequestError("no such GPU", hint="look")
+        async with asking(door) as (answer, _):
+            assert answer == {"message": "no such GPU (look)"}
+            assert decider.held == []
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ([], "not the question"),
+        ({}, "not the question"),
+        ({**QUESTION, "spec": []}, "not the question"),
+        ({**QUESTION, "id": 1}, "not the question"),
+        ({**QUESTION, "protocol": 2}, "speaks version 2, this daemon 1"),
+        ({**QUESTION, "spec": {"mounts": [1]}}, "not an OCI config.json"),
+    ],
+)
+async def test_what_is_no_question_is_refused(question, told):
+    """Nothing is decided on it."""
+    async with opened() as (door, decider), asking(door, question) as (answer, _):
+        assert told in answer["message"]
+        assert decider.asked == []
+
+
+async def ask(door, data):
+    """Send bytes from this process; give the answer."""
+    reader, writer = await asyncio.open_unix_connection(door.path)
+    with contextlib.suppress(ConnectionError):
+        writer.write(data)
+        writer.write_eof()
+        await writer.drain()
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100000])
+async def test_garbage_is_refused(data):
+    """Bytes that are no JSON."""
+    async with opened() as (door, _):
+        assert "not the question" in json.loads(await ask(door, data))["message"]
+
+
+async def test_a_question_that_is_too_long_is_refused():
+    """More than a configuration can be is refused with a sentence."""
+    async with opened() as (door, decider):
+        told = await ask(door, b" " * (5 << 20))
+        assert b"is 5242880 bytes, more than 4194304 (shorten its environment)" in told
+        assert decider.asked == []
+
+
+async def test_the_end_of_who_started_the_caller_ends_the_container():
+    """As containerd's shim and conmon do; the caller itself has become the runtime and is gone."""
+    async with opened() as (door, decider):
+        async with asking(door, shell=True):
+            assert decider.held == ["x/runtime"]
+            assert decider.stopped.empty()
+        assert await asyncio.wait_for(decider.stopped.get(), 10) == "x/runtime"
+
+
+async def test_the_end_of_a_caller_that_stays_ends_the_container():
+    """`run` in the foreground."""
+    question = {**QUESTION, "stays": True}
+    async with opened() as (door, decider):
+        async with asking(door, question, stay=True):
+            assert decider.stopped.empty()
+        assert await asyncio.wait_for(decider.stopped.get(), 10) == "x/runtime"
+
+
+async def test_a_container_started_again_is_watched_anew():
+    """The end of the first try's process is not the end of the second."""
+    async with opened() as (door, decider):
+        async with asking(door, {**QUESTION, "stays": True}, stay=True):
+            async with asking(door, shell=True):
+                pass
+            await asyncio.wait_for(decider.stopped.get(), 10)
+        assert decider.stopped.empty()
