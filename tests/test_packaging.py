@@ -32,6 +32,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
     for needed in ("py.typed", "oci/hook.py", "_api/nri/pkg/api/v1alpha1/__init__.py"):
         assert f"nri_nvidia/{needed}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith(".data/scripts/nri-nvidia-runtime") for name in names)
 
 
 def test_commands_start_without_the_daemons_modules():

@@ -122,12 +122,16 @@ class Ledger:
         return self.entries.pop(container_id, None)
 
     def keep_only(self, container_ids: Iterable[str]) -> None:
-        """Forget all of NRI's but these, since its runtime has no others."""
-        others = (key for key, entry in self.entries.items() if entry.door != "nri")
-        known = {*container_ids, *others}
+        """Forget all but these, since NRI's runtime has no others."""
+        known = set(container_ids)
         for container_id in [*self.entries, *self.missed]:
-            if container_id not in known:
+            if container_id not in known and not is_unknown_to_nri(container_id):
                 self.drop(container_id)
+
+
+def is_unknown_to_nri(container_id: str) -> bool:
+    """Tell a container that came by nri-nvidia-runtime: its id says for whom, behind a `/`."""
+    return "/" in container_id
 
 
 def named(container: containers.Container) -> containers.Container:

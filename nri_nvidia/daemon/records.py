@@ -156,10 +156,11 @@ class Store:
             self.change(container_id, {"ended": at})
 
     def keep_only(self, container_ids: Iterable[str]) -> None:
-        """Note that no containers but these exist; raises OSError."""
+        """Note that NRI's runtime has no containers but these; raises OSError."""
         now, existing = time.time(), frozenset(container_ids)
         for container_id in [known for known in self.known if known not in existing]:
-            self.end(container_id, now)
+            if not ledger.is_unknown_to_nri(container_id):
+                self.end(container_id, now)
 
     def _path(self, container_id: str) -> pathlib.Path:
         name = hashlib.sha256(container_id.encode("utf-8", "surrogateescape")).hexdigest()
