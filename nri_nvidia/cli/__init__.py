@@ -20,6 +20,7 @@ VERBS = {
     "status": "what the daemon is connected to, who holds which GPU, the last decisions",
     "explain": "what was decided over one container, and why",
     "check": "what is wrong with this node, and what to do",
+    "config": "the settings in force and where each comes from; checks a file of settings",
     "plan": "what one container would get on a host, with nothing running",
     "devices": "the GPUs, device nodes and driver files of this node",
 }

@@ -30,10 +30,25 @@ _OPTIONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this verb; each overrides a key of the configuration."""
+    """Add the options of this verb."""
     settings.add_config(parser)
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add the options that override a key of the configuration each."""
     for option, key, text in _OPTIONS:
         parser.add_argument(option, dest=key, metavar="VALUE", help=f"{text} ({key})")
+
+
+def overrides(options: argparse.Namespace) -> tuple[load.Text, ...]:
+    """Give the options that were named as sources of settings."""
+    given = vars(options)
+    return tuple(
+        load.Text(name=option, toml=f"{key} = {json.dumps(given[key])}", lined=False)
+        for option, key, _ in _OPTIONS
+        if given[key] is not None
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -48,13 +63,7 @@ def main(options: argparse.Namespace) -> int:
             hint="run it as root",
             code="not-root",
         )
-    given = vars(options)
-    overrides = tuple(
-        load.Text(name=option, toml=f"{key} = {json.dumps(given[key])}")
-        for option, key, _ in _OPTIONS
-        if given[key] is not None
-    )
-    sources = service.Sources(file=settings.file(options.config), options=overrides)
+    sources = service.Sources(file=settings.file(options.config), options=overrides(options))
     try:
         service.run(sources)
     except errors.Error as error:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import attrs
 import cattrs
 
-from nri_nvidia.config import lines, model
+from nri_nvidia.config import contradictions, lines, model
 from nri_nvidia.request import model as request_model
 
 DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
@@ -18,10 +18,14 @@ DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
 
 @attrs.frozen(kw_only=True)
 class Text:
-    """One source of settings: its name in messages (a path) and its TOML."""
+    """One source of settings: its name in messages (a path) and its TOML.
+
+    `lined` is False for what is no file, as an option.
+    """
 
     name: str
     toml: str
+    lined: bool = True
 
 
 def read(path: str) -> Text:
@@ -33,13 +37,30 @@ def read(path: str) -> Text:
         raise model.Invalid((f"{path}: {reason}",)) from error
 
 
+@attrs.frozen(kw_only=True)
+class Traced:
+    """Settings, and where each that is not a default comes from: the source by `group.key`.
+
+    A source is `file:line`, or the name of an option or variable.
+    """
+
+    config: model.Config
+    origins: Mapping[str, str]
+
+
 def load(texts: Iterable[Text]) -> model.Config:
     """Give the settings of texts in rising order of precedence; raises Invalid.
 
     Each fault is a line `file:line: key: what is wrong`.
     """
+    return trace(texts).config
+
+
+def trace(texts: Iterable[Text]) -> Traced:
+    """Give the settings as `load` does, with their origins."""
     merged: dict[str, Any] = {}
     faults: list[str] = []
+    set_by: dict[str, Text] = {}
     for text in texts:
         try:
             document = tomllib.loads(text.toml)
@@ -51,10 +72,41 @@ def load(texts: Iterable[Text]) -> model.Config:
             continue
         faults += _faults(text, document)
         merged = _merge(merged, document)
+        set_by.update(dict.fromkeys(_keys(document), text))
     if faults:
         raise model.Invalid(tuple(faults))
     config: model.Config = _CONVERTER.structure(merged, model.Config)
-    return config
+    faults += _contradictions(config, set_by)
+    if faults:
+        raise model.Invalid(tuple(faults))
+    return Traced(config=config, origins={key: _place(text, key) for key, text in set_by.items()})
+
+
+def _keys(document: Mapping[str, Any]) -> list[str]:
+    """Name the settings of a document: `group.key`, or the group where that is no table."""
+    return [
+        name
+        for group, content in document.items()
+        for name in (
+            [f"{group}.{key}" for key in content] if isinstance(content, Mapping) else [group]
+        )
+    ]
+
+
+def _place(text: Text, key: str) -> str:
+    if not text.lined:
+        return text.name
+    return f"{text.name}:{lines.Lines(text.toml).of(key.split('.'))}"
+
+
+def _contradictions(config: model.Config, set_by: Mapping[str, Text]) -> list[str]:
+    """Give a line for each contradiction, at the first of its keys that was set."""
+    found = []
+    for wrong in contradictions.find(config):
+        key = next((name for name in wrong.keys if name in set_by), "")
+        if key:
+            found.append(f"{_place(set_by[key], key)}: {key}: {wrong.message}")
+    return found
 
 
 def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
