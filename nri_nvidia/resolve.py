@@ -11,12 +11,12 @@ from nri_nvidia.host import model as host
 from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import model as request_model
+from nri_nvidia.request import names, parse
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _MIG_INDEX = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _MIG_PATH = re.compile(r"(?i:MIG-)((?i:GPU-)[0-9A-Fa-f-]+)/([0-9]{1,9})/([0-9]{1,9})")
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.[0-7]")
-_OWN_CDI_KIND = "nvidia.com/gpu="
 _MIN_PREFIX_DIGITS = 8
 _MOST_LISTED = 16
 
@@ -48,9 +48,11 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
     its domain, or a MIG device as `MIG-<uuid>`, `<gpu>:<mig>` or `MIG-GPU-<uuid>/<gi>/<ci>`. Case
     does not matter. `all` is every GPU that is not in MIG mode and every MIG device.
     """
-    everything = len(request.devices) == 1 and _plain(request.devices[0]).lower() == "all"
+    names.require_known(request.devices, request.variable)
+    keyword = names.keyword(request.devices)
+    everything, nothing = keyword == "all", keyword == "none" or not request.devices
     if not inventory.hardware and not inventory.gpus:
-        if everything or not request.devices:
+        if everything or nothing:
             return _without_hardware(request, inventory)
         raise errors.RequestError(
             f"{_asked(request, request.devices[0])}: this node has no NVIDIA GPU",
@@ -58,7 +60,7 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
             code="no-gpu-on-node",
         )
     require_driver(request, inventory)
-    if not request.devices:
+    if nothing:
         return Allocation()
     if everything:
         return _all_gpus(request, inventory)
@@ -102,7 +104,7 @@ def _not_apart(
 
 def _without_hardware(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
     """Decide `all` and `none` where there is no GPU: CUDA images run on CPU nodes too."""
-    if not request.devices and inventory.files:
+    if not request.wants_all and inventory.files:
         return Allocation()
     return Allocation(
         given=False,
@@ -180,7 +182,7 @@ def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> A
 
 def _find(request: request_model.GpuRequest, device: str, inventory: host.Inventory) -> Assigned:
     """Find one id. A CDI name of our own kind is the id in it."""
-    text = _plain(device)
+    text = names.plain(device)
     if _INDEX.fullmatch(text):
         _require_order(request, device, inventory)
         for gpu in inventory.usable:
@@ -276,10 +278,6 @@ def _bus_numbers(bus_id: str) -> tuple[int, ...] | None:
     return tuple(int(part, 16) for part in match.groups()) if match else None
 
 
-def _plain(device: str) -> str:
-    return device.removeprefix(_OWN_CDI_KIND)
-
-
 def _in_order(found: Iterable[Assigned]) -> tuple[Assigned, ...]:
     unique = dict.fromkeys(found)
     return tuple(sorted(unique, key=lambda a: (a.gpu.index, -1 if a.mig is None else a.mig.index)))
@@ -327,7 +325,15 @@ def _asked(request: request_model.GpuRequest, *devices: str) -> str:
 def _unknown(
     request: request_model.GpuRequest, device: str, inventory: host.Inventory
 ) -> errors.RequestError:
-    have = _ranges(inventory) if _INDEX.fullmatch(_plain(device)) else _named(inventory)
+    if device == parse.MOUNT_ROOT:
+        return errors.RequestError(
+            f"{_asked(request, device)}: the devices are named by mounts below it, and none of "
+            "them is accepted on this node, or there is none",
+            hint="set request.accept_volume_mounts = true; the device plugin's strategy "
+            "volume-mounts makes the mounts",
+            code="volume-mounts-not-accepted",
+        )
+    have = _ranges(inventory) if _INDEX.fullmatch(names.plain(device)) else _named(inventory)
     return errors.RequestError(
         f"{_asked(request, device)}: no such GPU; this node has {have}",
         hint="nri-nvidia devices lists them",

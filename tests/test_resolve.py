@@ -50,17 +50,18 @@ def test_order_is_that_of_the_bus_whatever_the_request():
 @pytest.mark.parametrize(
     "text",
     [UUIDS[3], UUIDS[3].lower(), UUIDS[3].upper(), UUIDS[3][:12], "03", "0000:0A:00.0",
-     "00000000:0a:00.0", "0:a:0.0", "nvidia.com/gpu=3", f"nvidia.com/gpu={UUIDS[3]}"],
+     "00000000:0a:00.0", "0:a:0.0", "nvidia.com/gpu=3", f"nvidia.com/gpu={UUIDS[3]}", "runtime.nvidia.com/gpu=3",
+     "nvidia.com/gpu=gpu3", f"{UUIDS[3]}::0", f"nvidia.com/gpu={UUIDS[3]}::17", "3::2"],
 )  # fmt: skip
 def test_spellings_of_one_gpu(text):
-    """Index, UUID, its beginning, bus id and our own CDI name are the same GPU."""
+    """Index, UUID, its beginning, bus id, NVIDIA's CDI names and replicas are the same GPU."""
     assert indices(EIGHT, text) == [3]
 
 
 @pytest.mark.parametrize(
     "text",
     ["-1", "8", "99999999999999999999", "0x1", "٣", "GPU-", "GPU-33c0ffe", "gpu0", "None",
-     "07:00.0", "/var/run/nvidia-container-devices", "nvidia.com/other=0", "1 2", "\x00", "0-3"],
+     "07:00.0", "nvidia.com/gpu=8", "nvidia.com/gpu=void", "0::", "::1", "1 2", "\x00", "0-3"],
 )  # fmt: skip
 def test_what_is_no_gpu(text):
     """What names no GPU is refused and said back; nothing is guessed."""

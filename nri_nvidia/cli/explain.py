@@ -126,7 +126,7 @@ def _request(request: dict[str, Any] | None) -> list[str]:
     where = {
         "env": "the container's environment",
         "mount": "the container's mounts",
-        "annotation": "the pod's annotations",
+        "annotation": "the container's annotations",
     }
     source = where.get(request["source"], request["source"])
     lines = [f"asked: {request['variable']}={','.join(request['devices']) or 'none'}, in {source}"]

@@ -92,6 +92,7 @@ class Request:
     default_capabilities: frozenset[request_model.Capability] = request_model.DEFAULT_CAPABILITIES
     disable_require: bool = False
     swarm_resources: tuple[str, ...] = ()
+    annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     ignore_imex_channels: bool = False
 
 
@@ -198,6 +199,7 @@ class Config:
                 default_capabilities=self.request.default_capabilities,
                 disable_require=self.request.disable_require,
                 swarm_resources=self.request.swarm_resources,
+                annotation_prefixes=self.request.annotation_prefixes,
                 ignore_imex_channels=self.request.ignore_imex_channels,
             ),
             inject=edit_options.InjectOptions(

@@ -124,6 +124,7 @@ def container(data: bytes, of: Pod) -> model.Container:
         pod_uid=of.uid,
         labels=labels,
         annotations=annotations,
+        pod_annotations=of.annotations,
         env=tuple(env),
         mounts=tuple(mounts),
         devices=devices,

@@ -41,7 +41,8 @@ class Container:
 
     `env` holds `KEY=VALUE` entries in the order of the spec; entries without `=` may occur and
     mean nothing. `privileged` is None where the front end cannot tell. `user_namespace` tells one
-    whose users are others than the host's.
+    whose users are others than the host's. `pod_annotations` are those that the pod's author
+    wrote; they are among `annotations` too, as far as the container has no other of their names.
     """
 
     id: str = ""
@@ -51,6 +52,7 @@ class Container:
     pod_uid: str = ""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
+    pod_annotations: Mapping[str, str] = attrs.field(factory=dict)
     env: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()

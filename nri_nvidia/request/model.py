@@ -5,6 +5,8 @@ import enum
 
 import attrs
 
+from nri_nvidia.request import names
+
 
 class Capability(enum.StrEnum):
     """A driver capability: it selects files and control nodes (NVIDIA_DRIVER_CAPABILITIES)."""
@@ -81,4 +83,4 @@ class GpuRequest:
     @property
     def wants_all(self) -> bool:
         """Whether every GPU was asked for."""
-        return self.devices == ("all",)
+        return names.keyword(self.devices) == "all"

@@ -6,26 +6,19 @@ GPU (`none`: `devices` is empty), and GPUs.
 """
 
 import posixpath
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import extras, model, policy, requirements
+from nri_nvidia.request import extras, model, names, policy, requirements
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 MOUNT_ROOT = "/var/run/nvidia-container-devices"
-
-_CDI_NAME = re.compile(
-    r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
-    r"/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
-    r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -48,14 +41,14 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
     """
     env = container.environment()
     legacy = is_legacy_image(env)
-    noted: list[Reason] = []
+    noted = list(_misread(container.mounts, rules))
     channel = (
-        _from_annotations(container.annotations, rules)
+        _from_annotations(container, rules)
         or _from_mounts(container.mounts, rules)
         or _from_environment(env, rules, legacy=legacy)
     )
     if channel is None:
-        return Parsed()
+        return Parsed(reasons=tuple(noted))
     source, variable, devices = channel
     if source is model.Source.ENV and not _may_use_environment(container, rules):
         value = env.get(variable)
@@ -71,10 +64,11 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         return Parsed(reasons=tuple(noted))
     noted += _passed_over(source, variable, devices, env, rules)
     named = extras.named(devices)
+    devices, overseeing = _managing(named.devices, container)
     groups = dict.fromkeys((*named.groups, *extras.groups(env)))
     request = model.GpuRequest(
         source=source,
-        devices=named.devices,
+        devices=devices,
         variable=variable,
         legacy_image=legacy,
         imex_channels=_with_named(named.imex_channels, container, rules),
@@ -93,7 +87,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         all_capabilities=_wants_all_capabilities(env, legacy=legacy),
         requirements=wanted,
         disable_require=env.get(requirements.DISABLE, "") if wanted else "",
-        mig_management=managed,
+        mig_management=overseeing or managed,
     )
     try:
         extras.require_all(managed, env)
@@ -144,11 +138,6 @@ def _passed_over(
 def is_legacy_image(env: Mapping[str, str]) -> bool:
     """Tell an old CUDA image: it has CUDA_VERSION and no NVIDIA_REQUIRE_CUDA (empty is none)."""
     return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
-
-
-def is_cdi_name(text: str) -> bool:
-    """Tell a qualified CDI name, `vendor/class=device` (CDI SPEC, "kind" and "name")."""
-    return _CDI_NAME.fullmatch(text) is not None
 
 
 def device_list(values: Iterable[str]) -> tuple[str, ...] | None:
@@ -212,15 +201,25 @@ _Channel = tuple[model.Source, str, tuple[str, ...]]
 
 
 def _from_annotations(
-    annotations: Mapping[str, str], rules: policy.RequestPolicy
+    container: containers.Container, rules: policy.RequestPolicy
 ) -> _Channel | None:
+    """Read the container's CDI annotations, by which the kubelet hands on what was allocated.
+
+    A pod's own are its author's, and do not count. Names of other vendors are the runtime's.
+    """
     prefixes = rules.annotation_prefixes
-    keys = sorted(key for key in annotations if any(key.startswith(p) for p in prefixes))
-    if not keys:
+    keys = sorted(key for key in container.annotations if key.startswith(prefixes))
+    found: dict[str, str] = {}
+    for key in keys:
+        value = container.annotations[key]
+        if container.pod_annotations.get(key) != value:
+            for name in map(str.strip, value.split(",")):
+                if not names.is_foreign(name):
+                    found.setdefault(name, key)
+    if not found:
         return None
-    names = [name.strip() for key in keys for name in annotations[key].split(",")]
-    devices = tuple(dict.fromkeys(name for name in names if name))
-    return (model.Source.ANNOTATION, f"annotation {keys[0]}", devices)
+    variable = f"annotation {next(iter(found.values()))}"
+    return (model.Source.ANNOTATION, variable, tuple(name for name in found if name))
 
 
 def _mount_requests(mounts: Iterable[containers.Mount]) -> list[str]:
@@ -242,7 +241,7 @@ def _from_mounts(
         return None
     devices = []
     for item in _mount_requests(mounts):
-        if item.startswith("imex/"):
+        if item == "imex" or item.startswith("imex/"):
             continue
         if item.startswith("cdi/"):
             name = _cdi_mount(item.removeprefix("cdi/"))
@@ -253,6 +252,32 @@ def _from_mounts(
     if not devices:
         return None
     return (model.Source.MOUNT, f"mounts below {MOUNT_ROOT}", tuple(dict.fromkeys(devices)))
+
+
+def _misread(mounts: Iterable[containers.Mount], rules: policy.RequestPolicy) -> Iterator[Reason]:
+    """Say which mounts name no device though they are where devices are named."""
+    for item in _mount_requests(mounts) if rules.accept_volume_mounts else ():
+        if item == "imex" or (item.startswith("cdi/") and not _cdi_mount(item[4:])):
+            yield Reason(
+                code="mount-names-no-device",
+                message=f"the mount {MOUNT_ROOT}/{item} names no device, so it is ignored",
+                hint=f"write {MOUNT_ROOT}/cdi/VENDOR/CLASS/DEVICE, or {MOUNT_ROOT}/imex/CHANNEL",
+            )
+
+
+def _managing(
+    devices: tuple[str, ...], container: containers.Container
+) -> tuple[tuple[str, ...], tuple[model.MigManagement, ...]]:
+    """Give a privileged container that names NVIDIA's management device all GPUs and MIG's rights.
+
+    In any other container's list the name stays, and is refused.
+    """
+    asked = any(
+        (name := names.qualified(d)) and name.kind == names.MANAGEMENT_KIND for d in devices
+    )
+    if asked and container.privileged is True:
+        return ("all",), tuple(model.MigManagement)
+    return devices, ()
 
 
 def _cdi_mount(rest: str) -> str | None:

@@ -13,8 +13,8 @@ class RequestPolicy:
     `accept_env_when_unprivileged` and `accept_volume_mounts` are the two switches of
     /etc/nvidia-container-runtime/config.toml with the long names. `swarm_resources` are variables
     that replace NVIDIA_VISIBLE_DEVICES where one of them is set. `ignore_imex_channels` is the
-    toolkit's feature `ignore-imex-channel-requests`. `annotation_prefixes` is empty
-    unless CDI names are to be read from annotations.
+    toolkit's feature `ignore-imex-channel-requests`. `annotation_prefixes` are
+    those of the container annotations that hold CDI names; none where it is empty.
     """
 
     accept_env_when_unprivileged: bool = True
@@ -24,4 +24,4 @@ class RequestPolicy:
     disable_require: bool = False
     swarm_resources: tuple[str, ...] = ()
     ignore_imex_channels: bool = False
-    annotation_prefixes: tuple[str, ...] = ()
+    annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)

@@ -21,9 +21,18 @@ CATEGORIES = (
     "requirements-legacy-dialect",
     "requirements-csv-dialect",
     "cuda-compat",
+    "cdi-requests",
+    "k8s-device-plugin",
+    "mode",
+    "security",
 )
 
-LATER: dict[str, str] = {}
+LATER: dict[str, str] = {
+    "mode-platform-2": "Jetson preset: how such a host is told",
+    "mode-platform-3": "the same as mode-platform-2",
+    "mode-platform-5": "the same as mode-platform-2",
+    "mode-request-5": "the same as mode-platform-2",
+}
 
 OTHER_MODE = {
     "select-csv-3": "csv: Jetson names its one device; ours are those of a PCI host",
@@ -39,6 +48,13 @@ OTHER_MODE = {
 }
 
 INTERNAL = {
+    "cdireq-modes-0": "how the toolkit sorts ids into parts of its own; here each kind has a field",
+    "cdireq-modes-3": "the same as cdireq-modes-0",
+    "cdireq-modes-5": "the same as cdireq-modes-0",
+    "cdireq-modes-6": "the same as cdireq-modes-0",
+    "mode-platform-0": "one way serves every request: there are no modes to choose from",
+    "mode-platform-6": "the same as mode-platform-0",
+    "mode-request-0": "the same as mode-platform-0",
     "annotations-invalid-kept": "the form of a CDI name is checked at a later stage upstream; "
     "here a name that means nothing is refused where it is resolved",
     "gids-0": "a node whose mode is not known; here each has one",
@@ -47,6 +63,9 @@ INTERNAL = {
 
 OTHERWISE = {
     "select-jit-busid": "PCI bus ids are accepted in every door: harmless, and legacy has them",
+    "security-ldconfig-relative": "hook.ldconfig is the host's always, and no setting makes it the "
+    "container's; a path that is not absolute is refused with the file",
+    "annotations-one": "a name of another vendor in an annotation is the runtime's to resolve",
     "resolve-ann_ws": "blanks around a name in an annotation mean nothing, as in the variables",
     "select-jit-lower-uuid": "the case of a UUID does not matter",
     "select-jit-uuid-prefix": "a unique beginning of 8 hex digits or more is accepted: old "

@@ -14,7 +14,7 @@ from nri_nvidia.edits import devices, fabric
 from nri_nvidia.host import model as host
 from nri_nvidia.oci import bundle
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse, policy, requirements
+from nri_nvidia.request import names, parse, policy, requirements
 from tests.cases import classes
 
 CASES = {
@@ -33,6 +33,7 @@ CODES = {
     "cannot set MIG_CONFIG_DEVICES": {"mig-management-unprivileged"},
     "cannot set MIG_MONITOR_DEVICES": {"mig-management-unprivileged"},
     "invalid CUDA version": {"invalid-cuda-version"},
+    "vendor 'runtime.nvidia.com' is not supported": {"mixed-cdi-kinds"},
     "unsatisfied condition": {"requirement-not-met"},
     "invalid expression": {"invalid-requirement"},
     "invalid version string": {"invalid-requirement"},
@@ -42,7 +43,7 @@ CODES = {
     "invalid MIG capability path": {"mig-capability-missing"},
     "invalid channel ID": {"invalid-imex-channel"},
     "not found": {"imex-channel-missing"},
-    "unknown device": {"no-such-gpu", "no-such-mig-device"},
+    "unknown device": {"no-such-gpu", "no-such-mig-device", "volume-mounts-not-accepted"},
     "identifier is not a valid UUID or index": {"no-such-gpu"},
 }
 
@@ -152,7 +153,7 @@ def test_request(name):
             assert joined(request.capabilities) == wanted
     if "only_qualified_cdi" in expected:
         ids = request.devices if request else ()
-        assert (bool(ids) and all(map(parse.is_cdi_name, ids))) is expected["only_qualified_cdi"]
+        assert (bool(ids) and all(map(names.qualified, ids))) is expected["only_qualified_cdi"]
 
 
 @of("driver-capabilities")

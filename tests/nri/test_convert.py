@@ -28,6 +28,7 @@ def test_a_container_is_joined_with_its_pod():
         pod_uid="uid0",
         labels={"app": "x", "both": "container"},
         annotations={"a": "b", "io.kubernetes.cri.container-type": "container"},
+        pod_annotations={"a": "b"},
         env=("SERVICE_0_PORT=tcp://10.0.0.1:80",),
         mounts=(
             model.Mount(
