@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia.cli import output, settings
-from nri_nvidia.host import cache, model
+from nri_nvidia.host import cache, model, query, record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_config(parser)
     parser.add_argument("--json", action="store_true", help="print the whole inventory as JSON")
     parser.add_argument("--list", action="store_true", help="print one host path a line")
+    parser.add_argument(
+        "--record", metavar="DIR", help="write a recording of this host there, for `--host DIR`"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -24,6 +27,9 @@ def main(options: argparse.Namespace) -> int:
     config = settings.config(options.config)
     kept = cache.Cache(settings.host(config, options.host))
     answer = kept.refresh_nvml()
+    if options.record is not None:
+        output.print_lines(_recorded(kept, answer, options.record))
+        return 0
     found = kept.get()
     if options.json:
         output.print_json(document(found))
@@ -32,6 +38,17 @@ def main(options: argparse.Namespace) -> int:
     else:
         output.print_lines(text(found, "" if found.nvml_state == "ok" else answer.reason))
     return 0 if found.driven and not found.problems else 1
+
+
+def _recorded(kept: cache.Cache, answer: query.Answer, directory: str) -> list[str]:
+    written = record.record(kept.options, answer.report, directory)
+    counts = f"{written.files} files, {written.links} links, {written.nodes} device nodes"
+    return [
+        f"recorded in {written.directory}: {counts}",
+        "It holds the kernel's and the distribution's texts about the driver, UUIDs and PCI",
+        "addresses of the GPUs, and names of the driver's files; of other files no content.",
+        f"try it: nri-nvidia plan --host {written.directory} --env NVIDIA_VISIBLE_DEVICES=all",
+    ]
 
 
 def document(inventory: model.Inventory) -> dict[str, Any]:

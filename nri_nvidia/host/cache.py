@@ -75,6 +75,11 @@ class Cache:
         return self._scans
 
     @property
+    def options(self) -> Options:
+        """Where it looks."""
+        return self._options
+
+    @property
     def last(self) -> Inventory | None:
         """What the last look gave, None before the first."""
         return self._inventory

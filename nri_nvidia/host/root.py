@@ -21,10 +21,10 @@ TEXT_LIMIT = 1 << 20
 
 @attrs.define
 class Trace:
-    """What was looked at, as paths on this machine: by name, and whole (content or names)."""
+    """What was looked at, as pairs of a root and an inner path: by name, and content or names."""
 
-    looked: dict[str, None] = attrs.field(factory=dict)
-    read: dict[str, None] = attrs.field(factory=dict)
+    looked: "dict[tuple[Root, str], None]" = attrs.field(factory=dict)
+    read: "dict[tuple[Root, str], None]" = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -174,7 +174,7 @@ class Root:
     def _note(self, path: str, *, whole: bool = False) -> None:
         if self.trace is not None:
             notes = self.trace.read if whole else self.trace.looked
-            notes.setdefault(self.on_disk(path))
+            notes.setdefault((self, path))
 
     def text(self, path: str) -> str | None:
         """Give a file's text; bytes that are not UTF-8 come as replacement characters."""
