@@ -13,7 +13,7 @@ from nri_nvidia.host import presets
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import policy
 
-_STEPS = frozenset({"links", "ldcache"})
+_STEPS = ("proc", "links", "ldcache", "profile")
 _DAY = 86400
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -122,7 +122,7 @@ class Hook:
     """
 
     enabled: bool = True
-    steps: tuple[str, ...] = attrs.field(default=("links", "ldcache"))
+    steps: tuple[str, ...] = attrs.field(default=_STEPS)
     directory: str = attrs.field(default="/run/nri-nvidia/hook", validator=_absolute)
     interpreter: str = attrs.field(default="", validator=_absolute_or_empty)
     ldconfig: str = attrs.field(default="", validator=_absolute_or_empty)
@@ -134,9 +134,9 @@ class Hook:
     def _known(
         self, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]
     ) -> None:
-        unknown = sorted(set(value) - _STEPS)
+        unknown = sorted(set(value) - set(_STEPS))
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: the steps are {', '.join(sorted(_STEPS))}")
+            raise ValueError(f"{', '.join(unknown)}: the steps are {', '.join(_STEPS)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -185,7 +185,7 @@ class Config:
             interpreter=self.hook.interpreter or interpreter,
             script=f"{self.hook.directory.rstrip('/')}/nri-nvidia-hook",
             ldconfig=self.hook.ldconfig,
-            skipped=tuple(sorted(_STEPS - set(self.hook.steps))),
+            skipped=tuple(sorted(set(_STEPS) - set(self.hook.steps))),
             on_error=self.hook.on_error,
             timeout=self.hook.timeout,
             step_timeout=self.hook.ldconfig_timeout,

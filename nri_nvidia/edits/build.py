@@ -8,7 +8,17 @@ from collections.abc import Mapping
 import attrs
 
 from nri_nvidia import resolve
-from nri_nvidia.edits import compat, devices, driver, fabric, hooks, model, options, volume
+from nri_nvidia.edits import (
+    compat,
+    devices,
+    driver,
+    fabric,
+    hooks,
+    inside,
+    model,
+    options,
+    volume,
+)
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
@@ -66,7 +76,10 @@ def build(
         names = driver.aliases(request.capabilities, inventory)
     choice = compat.choose(request, allocation, inventory, container, inject)
     version = inventory.driver_version if choice and choice.allowed else ""
-    hook = hooks.build(files.mounts, programs, names, inject, compat=version, token=token)
+    more = inside.options(request, allocation, inventory, container, nodes.devices)
+    hook = hooks.build(
+        files.mounts, programs, names, inject, compat=version, more=more, token=token
+    )
     return Built(
         edits=nodes.merged(files).merged(hook),
         reasons=(*left_out, *missing, *noted),

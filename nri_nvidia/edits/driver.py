@@ -18,6 +18,7 @@ DIRECTORIES = {
     host.FileKind.LIBRARY32: "lib32",
     host.FileKind.BINARY: "bin",
     host.FileKind.CONFIG: "share",
+    host.FileKind.XORG: "xorg",
 }
 _IMPLIED = {
     request_model.Capability.VIDEO: request_model.Capability.COMPUTE,
@@ -122,6 +123,34 @@ def _aliases(
     )
 
 
+def links(
+    capabilities: frozenset[request_model.Capability], inventory: host.Inventory
+) -> tuple[tuple[str, str], ...]:
+    """Give the links to make in an image's own library directories, for what looks only there.
+
+    Each is a path below such a directory and the path below `library_dir` that it leads to.
+    """
+    return _links(inventory, capabilities)
+
+
+@derived.kept
+def _links(
+    inventory: host.Inventory, capabilities: frozenset[request_model.Capability]
+) -> tuple[tuple[str, str], ...]:
+    graphics = effective(capabilities) & {"graphics"}
+    return tuple(
+        (link, posixpath.join(DIRECTORIES[file.kind], file.names[0]))
+        for file in inventory.files
+        if graphics and selected(file, capabilities)
+        for link in file.links
+    )
+
+
+def effective(capabilities: frozenset[request_model.Capability]) -> set[str]:
+    """Give the capabilities asked for with those that they bring (`nvc_info.c`)."""
+    return {str(c) for c in capabilities | {_IMPLIED[c] for c in capabilities & set(_IMPLIED)}}
+
+
 def selected(file: host.DriverFile, capabilities: frozenset[request_model.Capability]) -> bool:
     """Tell whether a file belongs to the capabilities asked for.
 
@@ -132,10 +161,7 @@ def selected(file: host.DriverFile, capabilities: frozenset[request_model.Capabi
         request_model.Capability.COMPAT32 not in capabilities
     ):
         return False
-    effective = {
-        str(c) for c in capabilities | {_IMPLIED[c] for c in capabilities & set(_IMPLIED)}
-    }
-    return not file.capabilities or bool(file.capabilities & effective)
+    return not file.capabilities or bool(file.capabilities & effective(capabilities))
 
 
 def _require_libraries(

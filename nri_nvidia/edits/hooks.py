@@ -19,13 +19,14 @@ def build(
     inject: options.InjectOptions,
     *,
     compat: str = "",
+    more: Iterable[str] = (),
     token: str = "",
 ) -> model.ContainerEdits:
     """Give the hook for these mounts, or nothing where it would have nothing to do.
 
     `programs` are names below `bin` to link into /usr/bin, `aliases` names of libraries to make
     beside them, each with the SONAME that it stands for. `compat` is the host driver's version if
-    a newer CUDA driver of the image may be put before it.
+    a newer CUDA driver of the image may be put before it. `more` are further arguments (`inside`).
     """
     hook = inject.hook
     inside = inject.library_dir + "/"
@@ -37,6 +38,7 @@ def build(
     args += [part for name in sorted(programs) for part in ("--link", name)]
     args += [part for name, soname in aliases for part in ("--alias", f"{name}={soname}")]
     args += ["--compat", compat, "--compat-dir", inject.cuda_compat_dir] if compat else []
+    args += more
     args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
     args += [part for step in hook.skipped for part in ("--skip", step)]
     args += ["--timeout", str(hook.step_timeout), "--on-error", hook.on_error]

@@ -49,6 +49,8 @@ _GRAPHICS = (
     "libnvidia-glvkspirv",
     "libnvidia-cbl",
     "libnvidia-vulkan-producer",
+    "libnvidia-present",
+    "libnvidia-vksc-core",
     "libnvidia-api",
     "libnvidia-egl-gbm",
     "libnvidia-egl-wayland",
@@ -74,6 +76,10 @@ LIBRARIES: dict[str, str] = {
     )
     for name in names
 }
+
+# Selected by one more capability: EGL's GBM platform is of no use without the allocator, which is
+# a GBM backend by another name (the toolkit's `graphics.go` links it as one).
+ALSO: dict[str, str] = {"libnvidia-allocator": "graphics"}
 
 # These carry a version of their own, or none, and are taken as they are found.
 OWN_VERSION = frozenset(
@@ -113,7 +119,20 @@ BINARIES: dict[str, str] = {
     "nv-fabricmanager": "utility",
     "nvidia-cuda-mps-control": "compute",
     "nvidia-cuda-mps-server": "compute",
+    # These the toolkit alone gives (`driver-nvml.go`, `graphics.go`).
+    "nvidia-imex": "utility",
+    "nvidia-imex-ctl": "utility",
+    "nvidia-xconfig": "graphics",
 }
+
+# Modules of the X server -> where below a library directory of the container's it looks for them.
+# The name of the second on the host ends in the driver's version.
+XORG_MODULES: dict[str, str] = {
+    "nvidia_drv.so": "xorg/modules/drivers",
+    "libglxserver_nvidia.so": "xorg/modules/extensions",
+}
+# A further name by which a library is looked for in a library directory of the container's.
+BACKENDS: dict[str, str] = {"libnvidia-allocator": "gbm/nvidia-drm_gbm.so"}
 
 # Path below /run or /var/run, the capability. A client finds them at the same place.
 SOCKETS: dict[str, str] = {
@@ -137,6 +156,8 @@ CONFIGS: dict[str, tuple[str, str]] = {
     "egl/egl_external_platform.d/20_nvidia_xcb.json": ("/usr/share", "graphics"),
     "egl/egl_external_platform.d/20_nvidia_xlib.json": ("/usr/share", "graphics"),
     "nvidia/nvoptix.bin": ("/usr/share", "graphics"),
+    "X11/xorg.conf.d/10-nvidia.conf": ("/usr/share", "graphics"),
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf": ("/usr/share", "graphics"),
 }
 CONFIG_DIRECTORIES = (
     "/etc",
@@ -217,6 +238,15 @@ BINARY_DIRECTORIES = (
     "/opt/bin",
 )
 VERSIONED_BINARY_DIRECTORIES = ("/opt/nvidia/{version}/usr/bin", "/opt/nvidia/{version}/bin")
+
+# Below each library directory, and below these, where the X server's modules are.
+XORG_TOPS = ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
+XORG_PLACES = (
+    "modules/drivers",
+    "modules/extensions",
+    "modules/updates/drivers",
+    "modules/updates/extensions",
+)
 
 # Files of 64-bit and 32-bit drivers by the host's architecture: ELF machine numbers.
 MACHINES: dict[str, tuple[int, int]] = {

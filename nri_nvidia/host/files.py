@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-from . import catalog, proc
+from . import catalog, libraries, proc
 from .model import DriverFile, FileKind
 from .root import Root
 
@@ -81,14 +81,40 @@ def sockets(root: Root) -> Iterator[DriverFile]:
         )
 
 
-def configs(root: Root) -> Iterator[DriverFile]:
-    """Give the files by which loaders (OpenCL, Vulkan, EGL) find the driver.
+def xorg(root: Root, version: str, found: libraries.Found) -> Iterator[DriverFile]:
+    """Give the driver's modules for the X server; Debian keeps a flavour's beside its programs."""
+    flavour = found.directory.rpartition("/")[2]
+    places = [f"/usr/lib/nvidia/{flavour}"]
+    for directory in dict.fromkeys((found.directory, *found.directories)):
+        places.append(f"{directory}/nvidia/xorg")
+        places += [f"{directory}/xorg/{below}" for below in catalog.XORG_PLACES]
+    places += [f"{top}/{below}" for top in catalog.XORG_TOPS for below in catalog.XORG_PLACES]
+    for name, place in catalog.XORG_MODULES.items():
+        file = name if name == "nvidia_drv.so" else f"{name}.{version}"
+        real = next((r for p in places if (r := _regular(root, f"{p}/{file}"))), None)
+        if real is not None:
+            yield DriverFile(
+                kind=FileKind.XORG,
+                source=root.reported(real),
+                names=(name,),
+                links=(f"{place}/{name}",),
+                capabilities=frozenset({"graphics"}),
+            )
 
-    They go where a container's loaders look, wherever the host's distribution keeps them.
+
+def configs(root: Root, library_directory: str) -> Iterator[DriverFile]:
+    """Give the files by which loaders (OpenCL, Vulkan, EGL, X) find the driver, and their data.
+
+    They go where a container's loaders look, wherever the host's distribution keeps them. Debian
+    keeps some with the flavour; where the usual name is a link to there, that need not be made.
     """
+    flavour = library_directory.rpartition("/")[2]
+    flavours = (f"/etc/nvidia/{flavour}", library_directory) if library_directory else ()
     for name, (top, capability) in sorted(catalog.CONFIGS.items()):
-        for place in (*catalog.CONFIG_DIRECTORIES, ""):
-            real = _regular(root, f"{place}/{name}")
+        usual = [f"{place}/{name}" for place in (*catalog.CONFIG_DIRECTORIES, "")]
+        own = [f"{place}/{name.rpartition('/')[2]}" for place in flavours]
+        for path in (*usual, *own):
+            real = _regular(root, path)
             if real is not None:
                 yield DriverFile(
                     kind=FileKind.CONFIG,

@@ -134,7 +134,7 @@ def _files(
     problems: dict[str, Problem] = {}
     # Of two files that claim one name the first counts, so it is put in last.
     library = {(one.file.bits, one.name): one for one in reversed(chosen)}
-    labels = {key: {catalog.LIBRARIES[one.stem]} for key, one in library.items()}
+    labels = {key: _labels(one.stem) for key, one in library.items()}
     pending = list(library)
     while pending:
         bits, name = pending.pop()
@@ -156,6 +156,7 @@ def _files(
             kind=_KINDS[bits],
             source=reader.seen.root.reported(library[bits, name].real),
             names=_names(library[bits, name]),
+            links=_links(library[bits, name]),
             capabilities=frozenset(labels[bits, name]),
         )
         for bits, name in sorted(library, key=lambda key: (-key[0], key[1]))
@@ -178,6 +179,15 @@ def _needed(reader: _Reader, key: tuple[int, str], version: str) -> _Chosen | No
 
 def _names(one: _Chosen) -> tuple[str, ...]:
     return tuple(dict.fromkeys((one.name, *catalog.EXTRA_NAMES.get(one.stem, ()))))
+
+
+def _links(one: _Chosen) -> tuple[str, ...]:
+    place = catalog.BACKENDS.get(one.stem)
+    return (place,) if place and one.file.bits == 64 else ()
+
+
+def _labels(stem: str) -> set[str]:
+    return {catalog.LIBRARIES[stem], *filter(None, [catalog.ALSO.get(stem)])}
 
 
 def _missing(needed: str, by: _Chosen) -> Problem:

@@ -101,6 +101,7 @@ class FileKind(enum.StrEnum):
     SOCKET = "socket"
     CONFIG = "config"
     LISTED = "listed"
+    XORG = "xorg"
 
 
 @attrs.frozen(kw_only=True)
@@ -109,16 +110,19 @@ class DriverFile:
 
     `source` is the real file on the host (links resolved, as seen from the daemon, so below the
     driver root). `names` are the file names under which a container must find it: for a library
-    its SONAME first, then other names that programs open (`libcuda.so`). For a kind that keeps its
-    own place (firmware, sockets) `destination` is the whole container path and `names` is empty.
-    `capabilities` are the names of the driver capabilities that select it; empty means always.
-    `identity` changes when the file is another one under the same name; empty on a recorded host.
+    its SONAME first, then other names that programs open (`libcuda.so`). `links` are paths below
+    a library directory of an image (`/usr/lib64`) at which it is looked for besides, where the
+    image has a use for it. For a kind that keeps its own place (firmware, sockets) `destination`
+    is the whole container path and `names` is empty. `capabilities` are the names of the driver
+    capabilities that select it; empty means always. `identity` changes when the file is another
+    one under the same name; empty on a recorded host.
     """
 
     kind: FileKind
     source: str
     identity: str = ""
     names: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     destination: str = ""
     capabilities: frozenset[str] = frozenset()
     directory: bool = False

@@ -135,7 +135,8 @@ def user_space_of(options: Options, version: str) -> UserSpace:
     if found.files:
         parts += files.binaries(root, found.version, found.directory)
         parts += files.firmware(root, system, found.version)
-        parts += files.configs(root)
+        parts += files.xorg(root, found.version, found)
+        parts += files.configs(root, found.directory)
         parts += files.sockets(root)
     said = found.problems if parts else _with_container(found.problems, options)
     return UserSpace(found=found, files=identified(parts, options), problems=(*problems, *said))

@@ -161,6 +161,7 @@ def _places(driver: Root, options: Options) -> Iterator[str]:
     yield from catalog.BINARY_DIRECTORIES
     yield from (place.format(version=version) for place in catalog.VERSIONED_BINARY_DIRECTORIES)
     yield f"/lib/firmware/nvidia/{version}"
+    yield from (f"{top}/{place}" for top in catalog.XORG_TOPS for place in catalog.XORG_PLACES)
     folders = sorted({name.rpartition("/")[0] for name in catalog.CONFIGS})
     yield from (f"{top}/{folder}" for top in catalog.CONFIG_DIRECTORIES for folder in folders)
 

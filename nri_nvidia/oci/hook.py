@@ -6,7 +6,8 @@ image's author made; nothing of that is trusted. It takes what it needs of the h
 view of the root and does the steps there; the host's ldconfig runs from a sealed descriptor.
 
 It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, which `install` makes of `view`,
-`steps`, `compat` and this; what `view` says of imports holds here too. No environment is read.
+`procfs`, `steps`, `compat` and this; what `view` says of imports holds here too. No environment
+is read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ import sys
 import time
 
 from nri_nvidia.oci.compat import use_compat
-from nri_nvidia.oci.steps import READ, REGULAR, kind_of, link, list_libraries, read
+from nri_nvidia.oci.procfs import EVERYTHING, cover
+from nri_nvidia.oci.steps import (
+    READ,
+    REGULAR,
+    kind_of,
+    link,
+    list_libraries,
+    read,
+    write_profile,
+)
 from nri_nvidia.oci.view import PLACE, Failure, Suppressed, call, enter, normal
 
 TYPE_CHECKING = False
@@ -55,6 +65,27 @@ def is_alias(text: str) -> bool:
     return len(names) == 2 and all(map(is_name, names)) and ".so" in names[0][1:]
 
 
+def is_path(text: str) -> bool:
+    """Whether it is a path below a directory that it does not lead out of."""
+    return all(map(is_name, text.split("/")))
+
+
+def is_place(text: str) -> bool:
+    """Whether it is like gbm/nvidia-drm_gbm.so=lib64/libnvidia-allocator.so.1."""
+    link, _, target = text.partition("=")
+    return "/" in link and is_path(link) and is_path(target)
+
+
+def is_shown(text: str) -> bool:
+    """Whether it is an entry below /proc/driver/nvidia, or a point for all of them."""
+    return text == EVERYTHING or is_path(text)
+
+
+def is_mask(text: str) -> bool:
+    """Whether it is a number of 64 bits in hexadecimal, as Python writes it."""
+    return 0 < len(text) <= 16 and all(c in "0123456789abcdef" for c in text)
+
+
 def is_seconds(text: str) -> bool:
     """Whether it is a number of seconds, more than 0 and less than 1000."""
     whole, dot, rest = text.partition(".")
@@ -62,14 +93,20 @@ def is_seconds(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and len(whole) in (1, 2, 3) and float(text) > 0
 
 
-# What each takes, and what it is when not given; --link, --alias and --skip may repeat.
+STEPS = ("proc", "links", "ldcache", "profile")
+
+# What each takes, and what it is when not given; --link, --alias, --place, --show and --skip may
+# repeat.
 OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "--library-dir": (is_library_dir, "/usr/local/nvidia"),
     "--link": (is_name, ""),
     "--alias": (is_alias, ""),  # made in lib64 and lib32
     "--compat": (lambda text: text.replace(".", "").isdecimal(), ""),  # the host driver's version
     "--compat-dir": (is_library_dir, "/usr/local/cuda/compat"),
-    "--skip": (("links", "ldcache").__contains__, ""),
+    "--place": (is_place, ""),  # made in the image's own library directories
+    "--show": (is_shown, ""),
+    "--profile": (is_mask, ""),
+    "--skip": (STEPS.__contains__, ""),
     "--ldconfig": (lambda text: text[:1] == "/" and len(text) > 1, ""),
     "--timeout": (is_seconds, "5"),
     "--on-error": (("continue", "fail").__contains__, "continue"),
@@ -273,15 +310,22 @@ def work(
             call("unshare", kind)
     posix.umask(0o022)
     library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
+    if "proc" not in given["--skip"]:
+        steps.append(step("proc", cover, root[0], given["--show"][1:]))
     steps.append(step("view", enter, *root))
-    if steps[0]["ok"] and "links" not in given["--skip"]:
-        steps.append(step("links", link, given["--link"][1:], given["--alias"][1:], library_dir))
+    if not steps[-1]["ok"]:
+        return
+    if "links" not in given["--skip"]:
+        lists = (given[name][1:] for name in ("--link", "--alias", "--place"))
+        steps.append(step("links", link, *lists, library_dir))
     chosen: list[str] = []
-    if steps[0]["ok"] and given["--compat"][-1]:
+    if given["--compat"][-1]:
         where = given["--compat-dir"][-1], given["--compat"][-1], library_dir
         steps.append(step("compat", use_compat, *where, parse_object, chosen))
-    if steps[0]["ok"] and "ldcache" not in given["--skip"]:
+    if "ldcache" not in given["--skip"]:
         steps.append(step("ldcache", list_libraries, library_dir, tool, seconds, chosen))
+    if "profile" not in given["--skip"] and given["--profile"][-1]:
+        steps.append(step("profile", write_profile, given["--profile"][-1]))
 
 
 def main(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ from nri_nvidia import errors
 
 NAME = "nri-nvidia-hook"
 CLIENT = "nri-nvidia-client"
-HOOK_PARTS = ("oci/view.py", "oci/steps.py", "oci/compat.py", "oci/hook.py")
+HOOK_PARTS = ("oci/view.py", "oci/procfs.py", "oci/steps.py", "oci/compat.py", "oci/hook.py")
 CLIENT_PARTS = ("render/patch.py", "oci/client.py")
 # Beside a setting's own texts: an ASCII letter or sign that a request needs, written as an escape.
 ESCAPES = tuple(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", "2d", "2D", "3d", "3D"))

@@ -2,7 +2,7 @@
 """What is done in a container's root, once that is all there is.
 
 Paths are the image's, so are the files' contents, and nothing can be imported any more. This is
-the second part of the script that `install` puts together; what `view` says of imports holds here
+the third part of the script that `install` puts together; what `view` says of imports holds here
 too.
 """
 
@@ -32,6 +32,11 @@ LDCONFIG_LIMITS = (
     (resource.RLIMIT_CORE, 0),
 )
 SET_DEATH_SIGNAL, SIGKILL = 1, 9
+PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
+PROFILE = (
+    '{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x%s]}],'
+    '"rules":[{"pattern":[],"profile":"_container_"}]}'
+)
 REGULAR, DIRECTORY = 0o100000, 0o040000
 READ = posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
 CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
@@ -46,11 +51,11 @@ def read(path: str, limit: int) -> bytes:
     return data
 
 
-def write(path: str, data: bytes) -> None:
+def write(path: str, data: bytes, mode: int = 0o644) -> None:
     """Put a file in place at once, whatever is there now, a link too."""
     temporary = f"{path.rpartition('/')[0]}/.nri-nvidia-{posix.urandom(8).hex()}"
     try:
-        with open(posix.open(temporary, CREATE, 0o644), "wb") as file:  # noqa: PTH123
+        with open(posix.open(temporary, CREATE, mode), "wb") as file:  # noqa: PTH123
             file.write(data)
         posix.rename(temporary, path)
     finally:
@@ -87,12 +92,62 @@ def remove(path: str) -> None:
         posix.unlink(path)
 
 
-def link(names: list[str], aliases: list[str], library_dir: str) -> None:
-    """Make the links to driver programs and the libraries' further names, where nothing is yet."""
+def link(names: list[str], aliases: list[str], places: list[str], library_dir: str) -> None:
+    """Make the links to programs, further names and modules, where nothing is yet."""
     try:
         link_libraries(aliases, library_dir)
     finally:  # an image may allow the one and not the other
-        link_programs(names, library_dir)
+        try:
+            link_modules(places, library_dir)
+        finally:
+            link_programs(names, library_dir)
+
+
+def own_folders(machine: str) -> list[str]:
+    """Give the names of the directories that an image's own loader searches, without links."""
+    if is_file("/etc/debian_version"):
+        return [f"lib/{machine}-linux-gnu", f"usr/lib/{machine}-linux-gnu", "lib", "usr/lib"]
+    return ["lib", "usr/lib", "lib64", "usr/lib64", "libx32", "usr/libx32"]
+
+
+def link_modules(places: list[str], library_dir: str) -> None:
+    """Make each `DIRECTORY/NAME=PATH` in the image's library directories that have a use for it.
+
+    Such a one holds that directory, or the library that is named like it and loads what is there:
+    libgbm loads from gbm/, and the X server comes with xorg/.
+    """
+    folders = [f"/{name}" for name in own_folders(posix.uname().machine)]
+    for place in places:
+        name, _, path = place.partition("=")
+        user = name.partition("/")[0]
+        for folder in folders:
+            used = is_directory(f"{folder}/{user}") or kind_of(f"{folder}/lib{user}.so.1")
+            if used and kind_of(f"{library_dir}/{path}"):
+                make_directories(f"{folder}/{name}")
+                with Suppressed(FileExistsError):
+                    posix.symlink(f"{library_dir}/{path}", f"{folder}/{name}")
+
+
+def make_directories(path: str) -> None:
+    """Make the directories above a path that are missing."""
+    names = path.split("/")
+    for count in range(2, len(names)):
+        with Suppressed(FileExistsError):
+            posix.mkdir("/".join(names[:count]), 0o755)
+
+
+def write_profile(mask: str) -> None:
+    """Tell the driver's EGL which GPUs it is to show, as a mask by minor in hexadecimal.
+
+    That makes it no JSON, but the driver reads it so.
+    """
+    make_directories(f"{PROFILES}/")
+    write(f"{PROFILES}/10-container.conf", profile(mask).encode(), 0o444)
+
+
+def profile(mask: str) -> str:
+    """Give the text of the driver's application profile for a container."""
+    return PROFILE % mask
 
 
 def link_libraries(aliases: list[str], library_dir: str) -> None:
@@ -171,9 +226,7 @@ def list_for_glibc(
         conf = read("/etc/ld.so.conf", 1 << 20)
     lines = "" if any(map(includes_drop_in, conf.split(b"\n"))) else lines
     lines += "include /etc/ld.so.conf\n" if conf else ""
-    own = ["lib", "usr/lib", "lib64", "usr/lib64", "libx32", "usr/libx32"]
-    if is_file("/etc/debian_version"):
-        own = [f"lib/{machine}-linux-gnu", f"usr/lib/{machine}-linux-gnu", *own[:2]]
+    own = own_folders(machine)
     lines += "".join(f"/{name}\n" for name in own if is_directory(f"/{name}"))
     if tool[1]:
         raise Failure(tool[1])

@@ -46,6 +46,21 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
 _COMPAT32 = ("libcuda", "libnvidia-ml", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
              "libnvidia-encode", "libnvcuvid", "libnvidia-gpucomp")  # fmt: skip
 
+# What finds libraries by their SONAMEs: path below the directory of shared files -> library.
+_LOADERS = {
+    "vulkan/implicit_layer.d/nvidia_layers.json": "libGLX_nvidia.so.0",
+    "glvnd/egl_vendor.d/10_nvidia.json": "libEGL_nvidia.so.0",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json": "libnvidia-egl-wayland.so.1",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json": "libnvidia-egl-gbm.so.1",
+}
+# These have versions of their own.
+_PLATFORMS = {"libnvidia-egl-wayland": "1.1.18", "libnvidia-egl-gbm": "1.1.2"}
+# The X server's driver and its GLX, where they are not in one directory beside the libraries.
+_XORG = {
+    "debian": ("usr/lib/nvidia/current", "usr/lib/nvidia/current"),
+    "rhel": ("usr/lib64/xorg/modules/drivers", "usr/lib64/xorg/modules/extensions"),
+    "cache": ("usr/lib/xorg/modules/drivers", "usr/lib/xorg/modules/extensions"),
+}
 _BINARIES = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced",
              "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")  # fmt: skip
 
@@ -62,6 +77,8 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
     if spec.compat32:
         narrow = layout.at(top, layout.libraries32, version)
         written += _write_libraries(narrow, spec, version, 32, _COMPAT32)
+    if spec.graphics:
+        written += _write_platforms(wide)
     if layout.farm:
         _write_farm(top, top / layout.farm, written)
     if spec.layout == "debian":
@@ -72,9 +89,10 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
     _write_binaries(top, spec, layout.at(top, layout.programs, version))
     etc = layout.at(top, layout.etc, version)
     put(etc / "OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
-    icd = b'{"file_format_version": "1.0.0", "ICD": {"library_path": "libGLX_nvidia.so.0"}}\n'
     share = layout.at(top, layout.share, version)
-    put(share / "vulkan/icd.d/nvidia_icd.json", icd)
+    _write_loader(share / "vulkan/icd.d/nvidia_icd.json", "libGLX_nvidia.so.0")
+    if spec.graphics:
+        _write_graphics(top, spec.layout, version, share)
     firmware = layout.at(top, layout.firmware, version) / "nvidia" / version
     for name in ("gsp_ga10x.bin", "gsp_tu10x.bin") if spec.firmware else ():
         put(firmware / name, b"firmware\n")
@@ -136,6 +154,35 @@ def _write_libraries(
         if link != file:
             link.symlink_to(file.name)
         yield soname, link, bits
+
+
+def _write_loader(path: pathlib.Path, library: str) -> None:
+    text = f'{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{library}"}}}}\n'
+    put(path, text.encode())
+
+
+def _write_platforms(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, int]]:
+    """Write the libraries of EGL's platforms; give them as `_write_libraries` does."""
+    for name, own in _PLATFORMS.items():
+        link = directory / f"{name}.so.1"
+        put(directory / f"{name}.so.{own}", stubs.shared_object(link.name))
+        link.symlink_to(f"{name}.so.{own}")
+        yield link.name, link, 64
+
+
+def _write_graphics(top: pathlib.Path, name: str, version: str, share: pathlib.Path) -> None:
+    """Write what graphics needs besides libraries."""
+    for path, library in _LOADERS.items():
+        _write_loader(share / path, library)
+    layout = host_layouts.LAYOUTS[name]
+    beside = layout.at(top, layout.libraries, version) / "nvidia/xorg"
+    driver, extension = (top / place for place in _XORG.get(name, (beside, beside)))
+    glx = f"libglxserver_nvidia.so.{version}"
+    put(driver / "nvidia_drv.so", stubs.shared_object("nvidia_drv.so"))
+    put(extension / glx, stubs.shared_object("libglxserver_nvidia.so"))
+    (extension / "libglxserver_nvidia.so").symlink_to(glx)
+    conf = b'Section "OutputClass"\n  MatchDriver "nvidia-drm"\n  Driver "nvidia"\nEndSection\n'
+    put(share / "X11/xorg.conf.d/nvidia-drm-outputclass.conf", conf)
 
 
 def _with_code(name: str, soname: str, cuda: str) -> bytes | None:

@@ -122,6 +122,7 @@ class HostSpec:
     drm: bool = False
     imex_channels: tuple[int, ...] = ()
     groups: tuple[str, ...] = ()
+    graphics: bool = False
     hardware: bool = True
     recorded: bool = False
 

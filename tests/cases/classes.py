@@ -25,6 +25,10 @@ CATEGORIES = (
     "k8s-device-plugin",
     "mode",
     "security",
+    "driver-files",
+    "hooks",
+    "proc",
+    "application-profile",
 )
 
 LATER: dict[str, str] = {
@@ -55,6 +59,8 @@ INTERNAL = {
     "mode-platform-0": "one way serves every request: there are no modes to choose from",
     "mode-platform-6": "the same as mode-platform-0",
     "mode-request-0": "the same as mode-platform-0",
+    "hook-ctk-args": "the names of the toolkit's two programs",
+    "ldconfig-hook-args": "how the toolkit tells its hook the folders; ours knows its two",
     "annotations-invalid-kept": "the form of a CDI name is checked at a later stage upstream; "
     "here a name that means nothing is refused where it is resolved",
     "gids-0": "a node whose mode is not known; here each has one",
@@ -62,6 +68,15 @@ INTERNAL = {
 }
 
 OTHERWISE = {
+    "files-driver-root": "one directory in every container, whatever the host's layout",
+    "files-legacy-debian-dir": "the same: the hook tells the image's loader where that is",
+    "files-legacy-rhel-dir": "the same as files-legacy-debian-dir",
+    "ldconfig-dup-dirs": "our two folders are in a file of a fixed name, written anew",
+    "ldconfig-filter-0": "our folders are listed whatever else is: to say it twice is harmless",
+    "ldconfig-filter-1": "the same as ldconfig-filter-0",
+    "ldconfig-filter-4": "the same as ldconfig-filter-0",
+    "symlink-abs-target": "a link is made to what is there; none that leads nowhere",
+    "symlink-exists-other": "what the image has of that name is kept",
     "select-jit-busid": "PCI bus ids are accepted in every door: harmless, and legacy has them",
     "security-ldconfig-relative": "hook.ldconfig is the host's always, and no setting makes it the "
     "container's; a path that is not absolute is refused with the file",

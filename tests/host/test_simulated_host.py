@@ -9,7 +9,7 @@ import subprocess
 import attrs
 import pytest
 
-from nri_nvidia.host import scan
+from nri_nvidia.host import model, scan
 from nri_nvidia.testing import host, host_spec
 
 
@@ -143,6 +143,31 @@ def test_every_layout_is_found_by_a_scan(tmp_path, layout):
     assert (kinds.count("library"), kinds.count("library32"), kinds.count("binary")) == (25, 7, 5)
     assert kinds.count("socket") == 2
     assert found.problems == ()
+
+
+@pytest.mark.parametrize("layout", host_spec.LAYOUTS)
+def test_graphics_of_every_layout_is_found_by_a_scan(tmp_path, layout):
+    """X's two modules, EGL's platforms and what leads to them are found, each once."""
+    spec = host.HostSpec(gpus=(host.GpuSpec(),), layout=layout, graphics=True)
+    host.build(tmp_path / "h", spec)
+    files = scan.scan(host.options_for(tmp_path / "h")).files
+    modules = {file.names: file.links for file in files if file.kind is model.FileKind.XORG}
+    assert modules == {
+        ("nvidia_drv.so",): ("xorg/modules/drivers/nvidia_drv.so",),
+        ("libglxserver_nvidia.so",): ("xorg/modules/extensions/libglxserver_nvidia.so",),
+    }
+    configs = [file.destination for file in files if file.kind is model.FileKind.CONFIG]
+    assert sorted(configs) == [
+        "/etc/OpenCL/vendors/nvidia.icd",
+        "/etc/vulkan/icd.d/nvidia_icd.json",
+        "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
+        "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+        "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    ]
+    platforms = {file.names[0] for file in files if "libnvidia-egl-" in file.source}
+    assert platforms == {"libnvidia-egl-wayland.so.1", "libnvidia-egl-gbm.so.1"}
 
 
 def test_command_line_builds_a_host(tmp_path):

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container sees of /proc/driver/nvidia: its own GPUs, and a driver that makes no nodes.
+
+A runtime lets no configuration mount anything below /proc, so the hook does it, in the container's
+own mount namespace. The kernel alone makes names in a procfs, so no image has a say in this; it is
+looked at that it is one, and no link is followed.
+
+This is the second part of the script that `install` puts together; what `view` says of imports
+holds here too.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nri_nvidia.oci.view import (
+    BIND,
+    DETACH,
+    NO_SUID_DEV_EXEC,
+    PLACE,
+    READ_ONLY,
+    REMOUNT,
+    Failure,
+    Mount,
+    Suppressed,
+    call,
+    is_link,
+    mount,
+    mount_id,
+    name_of,
+    read_mounts,
+)
+
+DRIVER = "proc/driver/nvidia"
+TEXTS = ("params", "version", "registry")  # that describe the driver, to everybody
+EVERYTHING = "."
+COVER_OPTIONS = b"mode=0555,size=1m,nr_inodes=4k"
+TEXT_LIMIT = 1 << 16
+NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+
+
+def cover(path: str, shown: list[str]) -> str:
+    """Cover a root's /proc/driver/nvidia but for some entries; give why there is nothing to do.
+
+    Raises OSError or Failure, and then it is as it was.
+    """
+    root = posix.open(path, PLACE)
+    try:
+        proc, driver = descend(root, "proc"), descend(root, DRIVER)
+    except OSError:
+        return "this container's /proc has no driver/nvidia"
+    if Mount(read_mounts()[mount_id(proc)]).kind != b"proc":
+        return "this container's /proc is not the kernel's"
+    texts = {name: text for name in TEXTS if (text := read_text(driver, name)) is not None}
+    if shown == [EVERYTHING]:
+        names = [name.decode() for name in posix.listdir(name_of(driver))]
+        shown = [name for name in names if name not in TEXTS]
+    entries = [(name, open_entry(driver, name)) for name in shown]
+    call("mount", b"none", name_of(driver), b"tmpfs", NO_SUID_DEV_EXEC, COVER_OPTIONS)
+    top = descend(root, DRIVER)
+    try:
+        for name, text in texts.items():
+            put(top, name, without_new_nodes(text) if name == "params" else text)
+        for name, entry in entries:
+            show(top, name, entry)
+        mount(top, top, REMOUNT | BIND | READ_ONLY | NO_SUID_DEV_EXEC)
+    except OSError:
+        call("umount2", name_of(top), DETACH)
+        raise
+    return ""
+
+
+def descend(directory: int, path: str) -> int:
+    """Open a path (O_PATH) below an open directory through no link. Raises OSError."""
+    for name in path.split("/"):
+        directory = posix.open(name, PLACE | posix.O_NOFOLLOW, dir_fd=directory)
+    return directory
+
+
+def open_entry(driver: int, name: str) -> int:
+    """Open an entry; a GPU's may be named by a domain of eight digits. Raises Failure."""
+    for each in (name, name.replace("gpus/", "gpus/0000")):
+        with Suppressed(OSError):
+            found = descend(driver, each)
+            if not is_link(found):
+                return found
+    raise Failure(f"/{DRIVER} has no {name}")
+
+
+def read_text(directory: int, name: str) -> bytes | None:
+    """Read a small file; None where there is none."""
+    with Suppressed(OSError), open(posix.open(name, OLD_FILE, dir_fd=directory), "rb") as file:  # noqa: PTH123
+        return file.read(TEXT_LIMIT)
+    return None
+
+
+def without_new_nodes(params: bytes) -> bytes:
+    """Give the driver's parameters, by which its library makes no device nodes.
+
+    nvidia-smi makes those of all GPUs else. Only the whole line counts.
+    """
+    lines = params.split(b"\n")
+    switched = b"\n".join(
+        b"ModifyDeviceFiles: 0" if line == b"ModifyDeviceFiles: 1" else line for line in lines
+    )
+    return switched if switched == params or switched.endswith(b"\n") else switched + b"\n"
+
+
+def put(directory: int, name: str, text: bytes) -> None:
+    """Make a file that everybody can read."""
+    with open(posix.open(name, NEW_FILE, dir_fd=directory), "wb") as file:  # noqa: PTH123
+        file.write(text)
+        posix.fchmod(file.fileno(), 0o444)
+
+
+def show(top: int, name: str, entry: int) -> None:
+    """Put an open entry where it was, and make the directories above it."""
+    *above, last = name.split("/")
+    for each in above:
+        with Suppressed(FileExistsError):
+            posix.mkdir(each, 0o555, dir_fd=top)
+        top = descend(top, each)
+    if posix.fstat(entry).st_mode & 0o170000 == 0o040000:
+        posix.mkdir(last, 0o555, dir_fd=top)
+    else:
+        put(top, last, b"")
+    mount(entry, descend(top, last), BIND)
+    shown = descend(top, last)
+    mount(shown, shown, REMOUNT | BIND | READ_ONLY | NO_SUID_DEV_EXEC)
