@@ -78,7 +78,7 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
         narrow = layout.at(top, layout.libraries32, version)
         written += _write_libraries(narrow, spec, version, 32, _COMPAT32)
     if spec.graphics:
-        written += _write_platforms(wide)
+        written += _write_platforms(wide, _machine(spec))
     if layout.farm:
         _write_farm(top, top / layout.farm, written)
     if spec.layout == "debian":
@@ -147,8 +147,7 @@ def _write_libraries(
         file = directory / f"{name}.so.{version}"
         needed = [f"{need}.so.{version}" for need in needs]
         data = None if spec.recorded or bits == 32 else _with_code(name, soname, spec.cuda)
-        machine = stubs.EM_AARCH64 if spec.layout.endswith("-arm") else 0
-        stub = stubs.shared_object(soname, needed=needed, bits=bits, machine=machine)
+        stub = stubs.shared_object(soname, needed=needed, bits=bits, machine=_machine(spec))
         put(file, data or stub)
         link = directory / soname
         if link != file:
@@ -161,11 +160,18 @@ def _write_loader(path: pathlib.Path, library: str) -> None:
     put(path, text.encode())
 
 
-def _write_platforms(directory: pathlib.Path) -> Iterator[tuple[str, pathlib.Path, int]]:
+def _machine(spec: HostSpec) -> int:
+    """Give the ELF machine number of 64-bit files; 0 stands for the PC's."""
+    return stubs.EM_AARCH64 if spec.layout.endswith("-arm") else 0
+
+
+def _write_platforms(
+    directory: pathlib.Path, machine: int
+) -> Iterator[tuple[str, pathlib.Path, int]]:
     """Write the libraries of EGL's platforms; give them as `_write_libraries` does."""
     for name, own in _PLATFORMS.items():
         link = directory / f"{name}.so.1"
-        put(directory / f"{name}.so.{own}", stubs.shared_object(link.name))
+        put(directory / f"{name}.so.{own}", stubs.shared_object(link.name, machine=machine))
         link.symlink_to(f"{name}.so.{own}")
         yield link.name, link, 64
 

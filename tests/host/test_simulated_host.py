@@ -9,7 +9,7 @@ import subprocess
 import attrs
 import pytest
 
-from nri_nvidia.host import model, scan
+from nri_nvidia.host import model, options, scan
 from nri_nvidia.testing import host, host_spec
 
 
@@ -148,9 +148,9 @@ def test_every_layout_is_found_by_a_scan(tmp_path, layout):
 @pytest.mark.parametrize("layout", host_spec.LAYOUTS)
 def test_graphics_of_every_layout_is_found_by_a_scan(tmp_path, layout):
     """X's two modules, EGL's platforms and what leads to them are found, each once."""
-    spec = host.HostSpec(gpus=(host.GpuSpec(),), layout=layout, graphics=True)
+    spec = host.HostSpec(gpus=(host.GpuSpec(),), layout=layout, graphics=True, recorded=True)
     host.build(tmp_path / "h", spec)
-    files = scan.scan(host.options_for(tmp_path / "h")).files
+    files = scan.scan(options.Options.for_recorded(str(tmp_path / "h"))).files
     modules = {file.names: file.links for file in files if file.kind is model.FileKind.XORG}
     assert modules == {
         ("nvidia_drv.so",): ("xorg/modules/drivers/nvidia_drv.so",),
