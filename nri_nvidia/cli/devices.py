@@ -7,23 +7,42 @@ from typing import Any
 
 import attrs
 
-from nri_nvidia.cli import output, settings
-from nri_nvidia.host import cache, model, query, record
+from nri_nvidia import errors
+from nri_nvidia.cli import daemon, output, settings
+from nri_nvidia.host import cache, char_links, model, query, record
+
+_TITLES = ("GPU", "UUID", "MINOR", "BUS ID", "MODEL", "MEMORY", "ARCH", "BRAND")
+_MOST_NODES = 64
+_KINDS = (
+    model.FileKind.BINARY,
+    model.FileKind.LIBRARY,
+    model.FileKind.LIBRARY32,
+    model.FileKind.SOCKET,
+    model.FileKind.FIRMWARE,
+    model.FileKind.CONFIG,
+    model.FileKind.LISTED,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     settings.add_host(parser)
-    settings.add_config(parser)
+    daemon.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the whole inventory as JSON")
-    parser.add_argument("--list", action="store_true", help="print one host path a line")
-    parser.add_argument(
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--list", action="store_true", help="print one host path a line")
+    only.add_argument(
+        "--free", action="store_true", help="print what no container holds, as the daemon knows"
+    )
+    only.add_argument(
         "--record", metavar="DIR", help="write a recording of this host there, for `--host DIR`"
     )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the inventory; 1 when a GPU cannot be used as things are."""
+    """Print the inventory; 1 when a GPU cannot be used as things are, or none is free."""
+    if options.free:
+        return _print_free(options)
     config = settings.config(options.config)
     kept = cache.Cache(settings.host(config, options.host))
     answer = kept.refresh_nvml()
@@ -75,14 +94,16 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
             gpu.bus_id or "-",
             gpu.name,
             output.size(gpu.memory_bytes),
-            "excluded" if gpu.excluded else "MIG" if gpu.mig_enabled else "",
+            gpu.compute_capability or "-",
+            gpu.brand or "-",
+            _state(gpu),
         )
         for gpu in inventory.gpus
     ]
     if rows:
         lines += [
             "",
-            *output.columns([("GPU", "UUID", "MINOR", "BUS ID", "MODEL", "MEMORY"), *rows]),
+            *output.columns([_TITLES, *rows]),
         ]
     else:
         lines.append("GPUs: none" if inventory.hardware else "GPUs: none on this node")
@@ -98,9 +119,12 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
             f"{node.mode:04o}",
             "" if node.exists else "missing",
         )
-        for node in _nodes(inventory)
+        for node in dict.fromkeys(char_links.nodes(inventory))
     ]
+    more = len(nodes) - _MOST_NODES
+    nodes = nodes[:_MOST_NODES]
     lines += ["", "nodes:", *output.columns(nodes, "  ")] if nodes else []
+    lines += [f"  and {more} more (--list shows them)"] if more > 0 else []
     lines += ["", f"driver files: {len(inventory.files)} (--list shows them)"]
     for problem in inventory.problems:
         lines += ["", f"problem: {problem.message} [{problem.code}]"]
@@ -113,19 +137,65 @@ def _driver(inventory: model.Inventory) -> str:
     return inventory.driver_version or absent
 
 
-def _nodes(inventory: model.Inventory) -> Iterator[model.DeviceNode]:
-    control = inventory.control
-    for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
-        if node:
-            yield node
-    for gpu in inventory.gpus:
-        if gpu.node:
-            yield gpu.node
-    yield from {node: None for gpu in inventory.gpus for node in gpu.nodes}
-    for _, node in inventory.caps_nodes:
-        yield node
+def _state(gpu: model.Gpu) -> str:
+    if gpu.excluded:
+        return "excluded"
+    return "not answering" if gpu.problem else "MIG" if gpu.mig_enabled else ""
 
 
 def _paths(inventory: model.Inventory) -> Iterator[str]:
-    yield from (node.host_path for node in _nodes(inventory) if node.exists)
-    yield from sorted({file.source for file in inventory.files})
+    """Give the paths of all that a container may be given, nodes first, then files by kind."""
+    nodes = (node.host_path for node in char_links.nodes(inventory) if node.exists)
+    files = sorted(inventory.files, key=lambda file: (_KINDS.index(file.kind), file.source))
+    extra = (mount.source for mount in inventory.extra_mounts)
+    yield from dict.fromkeys((*nodes, *(file.source for file in files), *extra))
+
+
+def _print_free(options: argparse.Namespace) -> int:
+    if options.host:
+        raise errors.ConfigError("--free asks the daemon of this node, and --host is another one")
+    status = daemon.status(daemon.socket(options))
+    if not status["runtime"]["registered"]:
+        raise errors.Error(
+            "the daemon is not registered with a runtime: which containers run is not known",
+            hint="nri-nvidia status says why",
+            code="not-registered",
+        )
+    found = free(status["gpus"])
+    if options.json:
+        output.print_json(found)
+    elif found:
+        rows = [(f["id"], f["uuid"], f["name"], output.size(f["memory_bytes"])) for f in found]
+        output.print_lines(output.columns([("GPU", "UUID", "MODEL", "MEMORY"), *rows]))
+    else:
+        output.print_lines(["no GPU is free"])
+    return 0 if found else 1
+
+
+def free(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give the GPUs and MIG devices of a daemon's status that no container holds.
+
+    `id` and `uuid` are what NVIDIA_VISIBLE_DEVICES takes. Where a GPU in MIG mode is held as a
+    whole, none of its devices is free.
+    """
+    found: list[dict[str, Any]] = []
+    for gpu in gpus:
+        held = [holder["mig"] for holder in gpu["containers"]]
+        if gpu["excluded"] or gpu["problem"] or None in held:
+            continue
+        if not gpu["mig_enabled"]:
+            found.append(_free(str(gpu["index"]), gpu, gpu["name"]))
+        for mig in gpu["mig_devices"]:
+            if mig["uuid"] not in held:
+                name = f"{gpu['name']} MIG {mig['profile']}".rstrip()
+                found.append(_free(f"{gpu['index']}:{mig['index']}", mig, name))
+    return found
+
+
+def _free(number: str, device: dict[str, Any], name: str) -> dict[str, Any]:
+    return {
+        "id": number,
+        "uuid": device["uuid"] or "",
+        "name": name,
+        "memory_bytes": device["memory_bytes"],
+    }

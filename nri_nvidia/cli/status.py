@@ -63,7 +63,7 @@ def _gpus(gpus: list[dict[str, Any]]) -> list[str]:
     rows = []
     for gpu in gpus:
         holders = [_name(c) + (f" ({c['mig']})" if c["mig"] else "") for c in gpu["containers"]]
-        free = "excluded by the driver" if gpu["excluded"] else "free"
+        free = "excluded by the driver" if gpu["excluded"] else gpu["problem"] or "free"
         index = "-" if gpu["index"] < 0 else str(gpu["index"])
         rows.append(
             (index, (gpu["uuid"] or "")[:12], gpu["bus_id"], gpu["name"], (holders or [free])[0])

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that were there before this process: what is known of those that we have served."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nri_nvidia.daemon import ledger, upgrades
 from nri_nvidia.host import model as host
+from nri_nvidia.host import reach
 from nri_nvidia.request import container as containers
 
 
 def entry(
     container: containers.Container,
-    gpus: Sequence[host.Gpu],
+    inventory: host.Inventory,
     record: Mapping[str, Any] | None = None,
 ) -> ledger.Entry:
     """Give a served container's entry: by the record of its decision, else by its nodes."""
@@ -34,15 +35,28 @@ def entry(
             adopted=True,
             hook=("; ".join(hook["failures"]) or "ok") if hook else "",
         )
-    paths = {device.path for device in container.devices}
     return ledger.Entry(
         container=container,
         since=0.0,
         adopted=True,
         driver_version=upgrades.version_in(container),
-        held=tuple(
-            ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor)
-            for gpu in gpus
-            if f"/dev/nvidia{gpu.minor}" in paths
-        ),
+        held=tuple(_held({device.path for device in container.devices}, inventory)),
     )
+
+
+def _held(paths: set[str], inventory: host.Inventory) -> Iterator[ledger.Held]:
+    """Give the GPUs whose nodes a container has: by MIG device where it has their nodes, too."""
+    nodes = reach.capability_nodes(inventory)
+    for gpu in inventory.usable:
+        if f"/dev/nvidia{gpu.minor}" not in paths:
+            continue
+        migs = [
+            mig.uuid
+            for mig in gpu.mig_devices
+            if all(
+                name in nodes and nodes[name].path in paths
+                for name in reach.mig_capabilities(gpu, mig)
+            )
+        ]
+        for mig in migs or [""]:
+            yield ledger.Held(index=gpu.index, uuid=gpu.uuid, minor=gpu.minor, mig=mig)

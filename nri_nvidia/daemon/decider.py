@@ -245,21 +245,23 @@ class Decider:
         existing_ids = frozenset((*(container.id for container in existing), *self._begun))
         self.ledger.keep_only(existing_ids)
         self.records.keep_only(existing_ids)
-        gpus: tuple[host.Gpu, ...] | None = None
+        inventory: host.Inventory | None = None
         missed: list[containers.Container] = []
         for begin in range(0, len(existing), _BATCH):
             batch = existing[begin : begin + _BATCH]
             await asyncio.sleep(0)
             served = [container for container in batch if self._served(container)]
-            if gpus is None and served:
-                gpus = await self._gpus()
+            if inventory is None and served:
+                inventory = await self._inventory()
             kept = await self._kept([container.id for container in served])
             since = {*self._begun, *self._ended}
             for container in batch:
                 if container.id in since:
                     continue
                 if self._served(container):
-                    found = adoption.entry(container, gpus or (), kept.get(container.id))
+                    found = adoption.entry(
+                        container, inventory or host.Inventory(), kept.get(container.id)
+                    )
                     self.ledger.adopt(found)
                 elif self._is_missed(container):
                     missed.append(container)
@@ -326,12 +328,12 @@ class Decider:
             or any(f"{mount.destination}/".startswith(inside) for mount in container.mounts)
         )
 
-    async def _gpus(self) -> tuple[host.Gpu, ...]:
+    async def _inventory(self) -> host.Inventory:
         try:
-            return (await self._watch.inventory(_ADOPTION_LIMIT)).usable
+            return await self._watch.inventory(_ADOPTION_LIMIT)
         except errors.Error as error:
             logger.warning("which GPUs the running containers hold is not known: %s", error)
-            return ()
+            return host.Inventory()
 
     def hook_reported(self, report: hookreports.Report) -> None:
         """Keep a hook's result, and log a step that failed."""

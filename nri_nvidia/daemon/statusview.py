@@ -89,6 +89,7 @@ def _gpus(inventory: host.Inventory | None, books: ledger.Ledger) -> list[dict[s
             "name": gpu.name,
             "memory_bytes": gpu.memory_bytes,
             "excluded": gpu.excluded,
+            "problem": gpu.problem or None,
             "mig_enabled": gpu.mig_enabled,
             "mig_devices": [attrs.asdict(mig) for mig in gpu.mig_devices],
             "containers": holders.get(gpu.minor, []),
