@@ -216,10 +216,6 @@ class Decider:
         usual = self.rules.request.default_capabilities & self.rules.request.supported_capabilities
         self._volumes.want(volume.wanted(usual, inventory))
 
-    def given_by_runtime(self, container_id: str) -> bool:
-        """Note that a container came from nri-nvidia-runtime; tell whether it holds anything."""
-        return self.ledger.came_by(container_id, "runtime")
-
     async def stop_container(self, container_id: str) -> None:
         """Note that a container's GPUs are free again."""
         self._note(self._ended, container_id)

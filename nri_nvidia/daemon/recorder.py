@@ -47,6 +47,10 @@ class Recorder:
         """Keep what a container's hook said of itself."""
         self._do(lambda store: store.change(container_id, {"hook": report}))
 
+    def noted(self, container_id: str, changes: dict[str, Any]) -> None:
+        """Keep further members of a container's record."""
+        self._do(lambda store: store.change(container_id, changes))
+
     def ended(self, container_id: str, at: float) -> None:
         """Note that a container has ended."""
         self._do(lambda store: store.end(container_id, at))

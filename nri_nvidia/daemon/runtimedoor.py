@@ -8,7 +8,6 @@ a pod. A caller sends one JSON object, ends its side, and is sent one.
 """
 
 import asyncio
-import contextlib
 import functools
 import json
 import logging
@@ -42,18 +41,19 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Decider(Protocol):
-    """What decides, and hears of a container's end."""
+    """What decides."""
 
     async def create_container(
         self, container: containers.Container, deadline: float
     ) -> edits_model.ContainerEdits:
         """Decide by `deadline` (loop time); raise Error to have the creation refused."""
 
-    def given_by_runtime(self, container_id: str) -> bool:
-        """Hear that it came through this door; tell whether it holds anything."""
 
-    async def stop_container(self, container_id: str) -> None:
-        """Hear that a container stopped."""
+class Holders(Protocol):
+    """What keeps who holds something."""
+
+    def hold(self, container_id: str, pid: int, *, stays: bool) -> None:
+        """Note that a container came from this process, and have it forgotten in time."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,20 +65,14 @@ class Caller:
 
 
 class RuntimeDoor:
-    """Serves the socket, and watches for the end of the containers that came through it.
+    """Serves the socket."""
 
-    The process that started the caller (containerd's shim, conmon) ends with the container, and so
-    does a caller that stays (`runc run`). That needs neither the runtime's state nor its
-    namespaces, and holds for a creation that fails later.
-    """
-
-    def __init__(self, decider: Decider) -> None:
+    def __init__(self, decider: Decider, holders: Holders) -> None:
         self.path = ""
         self._decider = decider
+        self._holders = holders
         self._server: asyncio.Server | None = None
-        self._watched: dict[str, int] = {}
         self._of_users = 0
-        self._ends: set[asyncio.Task[None]] = set()
         self._settings = model.Hook()
         self._markers: tuple[bytes, ...] = ()
         self._changed = asyncio.Event()
@@ -125,9 +119,7 @@ class RuntimeDoor:
             raise statedir.unusable(path, error) from error
 
     async def close(self) -> None:
-        """Stop to listen and to watch."""
-        for container_id in list(self._watched):
-            self._unwatch(container_id)
+        """Stop to listen."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -161,8 +153,8 @@ class RuntimeDoor:
             edits = await self._decide(container)
         except errors.Error as error:
             return {"message": errors.printable(str(error))}
-        if edits and self._decider.given_by_runtime(container.id):
-            self._watch(container.id, caller, stays=question["stays"] is True)
+        if edits:
+            self._holders.hold(container.id, caller.pid, stays=question["stays"] is True)
         return {"patch": render.document(edits) if edits else {}}
 
     async def _decide(self, container: containers.Container) -> edits_model.ContainerEdits:
@@ -174,29 +166,6 @@ class RuntimeDoor:
             raise errors.HostError(
                 f"no decision within {_LIMIT:g} s", hint="the daemon's log says why"
             ) from None
-
-    def _watch(self, container_id: str, caller: Caller, *, stays: bool) -> None:
-        """Have the container forgotten when the process ends that ends with it."""
-        self._unwatch(container_id)
-        pid = caller.pid if stays else _parent(caller.pid)
-        if pid <= 1:
-            return  # started by hand from no shell that is left: `status` shows it on
-        with contextlib.suppress(OSError):
-            watched = os.pidfd_open(pid)
-            self._watched[container_id] = watched
-            asyncio.get_running_loop().add_reader(watched, self._ended, container_id)
-
-    def _unwatch(self, container_id: str) -> None:
-        watched = self._watched.pop(container_id, None)
-        if watched is not None:
-            asyncio.get_running_loop().remove_reader(watched)
-            os.close(watched)
-
-    def _ended(self, container_id: str) -> None:
-        self._unwatch(container_id)
-        task = asyncio.ensure_future(self._decider.stop_container(container_id))
-        self._ends.add(task)
-        task.add_done_callback(self._ends.discard)
 
 
 async def _read(reader: asyncio.StreamReader, longest: int) -> bytes:
@@ -261,12 +230,3 @@ def _caller(channel: Any) -> Caller:
     data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(data)
     return Caller(pid=pid, uid=uid)
-
-
-def _parent(pid: int) -> int:
-    """Give the parent of a process, 0 where that is not known (proc(5), /proc/pid/stat)."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return int(file.read().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, LookupError):
-        return 0

@@ -36,6 +36,7 @@ from nri_nvidia.daemon import (
     recorder,
     records,
     runtimedoor,
+    runtimeholders,
     statedir,
     statusview,
     volumekeeper,
@@ -98,6 +99,7 @@ class Service:
         self._opened = False
         self._held: int | None = None
         self._control: server.Server | None = None
+        self._adoption: asyncio.Future[None] | None = None
         self._decider = decider.Decider(
             self._watch,
             self._config,
@@ -109,7 +111,10 @@ class Service:
             on_registered=self._registered,
         )
         self._decider.fault = fault
-        self._door = runtimedoor.RuntimeDoor(self._decider)
+        self._holders = runtimeholders.Holders(
+            self._decider.ledger, self._records, self._decider.stop_container
+        )
+        self._door = runtimedoor.RuntimeDoor(self._decider, self._holders)
         self._reports.on_report = self._decider.hook_reported
         self._ends = False
 
@@ -181,6 +186,9 @@ class Service:
             self._control = await control.serve(str(path), answers)
             self._reports.open(str(path.parent / "hook.sock"))
             await self._door.open(str(path.parent / "runtime.sock"))
+            # A disk that hangs must not keep the runtime waiting.
+            adoption = _surely(self._holders.adopt(), "finding who holds GPUs")
+            self._adoption = asyncio.ensure_future(adoption)
         except errors.HostError as error:
             if isinstance(error, statedir.TakenError) and not self._launched:
                 await self._close()
@@ -193,6 +201,9 @@ class Service:
         self._reports.close()
         await self._records.close()
         await self._door.close()
+        self._holders.close()
+        if self._adoption is not None:
+            self._adoption.cancel()
         for part in (self._watch, self._place, self._keeper, self._reader):
             part.close()
         if self._held is not None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_nvidia import errors
-from nri_nvidia.daemon import runtimedoor
+from nri_nvidia import errors, pipeline
+from nri_nvidia.daemon import ledger, recorder, records, runtimedoor, runtimeholders
 from nri_nvidia.edits import model
 
 EDITS = model.ContainerEdits(
@@ -51,9 +51,11 @@ if stay == "stay":
 class Decider:
     """Gives the same edits to all, and notes what it hears."""
 
-    def __init__(self):
+    def __init__(self, directory):
         self.asked = []
-        self.held = []
+        self.ledger = ledger.Ledger()
+        self.records = recorder.Recorder()
+        self.records.open(directory / records.DIRECTORY)
         self.stopped = asyncio.Queue()
         self.refusal = None
 
@@ -61,14 +63,20 @@ class Decider:
         self.asked.append(container)
         if self.refusal:
             raise self.refusal
+        plan = pipeline.Plan(decision=pipeline.Decision.INJECT, driver_version="1")
+        decided = ledger.Decided(time=1.0, container=container, plan=plan, duration_ms=0)
+        self.ledger.record(decided)
+        self.records.decided(decided)
         return EDITS
 
-    def given_by_runtime(self, container_id):
-        self.held.append(container_id)
-        return True
-
     async def stop_container(self, container_id):
+        self.ledger.drop(container_id)
+        self.records.ended(container_id, 2.0)
         self.stopped.put_nowait(container_id)
+
+    @property
+    def held(self):
+        return [key for key, entry in self.ledger.entries.items() if entry.door == "runtime"]
 
 
 @contextlib.asynccontextmanager
@@ -76,13 +84,16 @@ async def opened():
     """Yield a door with its decider."""
     with tempfile.TemporaryDirectory(prefix="nnr-", dir="/tmp") as name:
         os.chmod(name, 0o755)
-        decider = Decider()
-        door = runtimedoor.RuntimeDoor(decider)
+        decider = Decider(Path(name))
+        holders = runtimeholders.Holders(decider.ledger, decider.records, decider.stop_container)
+        door = runtimedoor.RuntimeDoor(decider, holders)
         await door.open(f"{name}/runtime.sock")
         try:
             yield door, decider
         finally:
             await door.close()
+            holders.close()
+            await decider.records.close()
         assert not Path(f"{name}/runtime.sock").exists()
 
 
@@ -220,3 +231,41 @@ async def test_a_container_started_again_is_watched_anew():
                 pass
             await asyncio.wait_for(decider.stopped.get(), 10)
         assert decider.stopped.empty()
+
+
+async def test_a_new_daemon_knows_who_holds_what():
+    """By the records of the one before, of those whose process is still that one."""
+    question = {**QUESTION, "stays": True}
+    async with opened() as (door, decider):
+        directory = Path(door.path).parent
+        async with asking(door, question, stay=True), asking(door, {**question, "id": "gone"}):
+            pass
+        async with asking(door, question, stay=True):
+            await decider.records.ask(lambda _: None)
+            later = Decider(directory)
+            kept = later.records
+            holders = runtimeholders.Holders(later.ledger, kept, later.stop_container)
+            await holders.adopt()
+            assert later.held == ["x/runtime"]
+            assert later.ledger.entries["x/runtime"].container.name == "main"
+        assert await asyncio.wait_for(later.stopped.get(), 10) == "x/runtime"
+        holders.close()
+        await kept.close()
+
+
+async def test_another_process_of_the_same_number_is_not_taken_for_it():
+    """Numbers come again; the time of its start tells it."""
+    question = {**QUESTION, "stays": True}
+    async with (
+        opened() as (door, decider),
+        asking(door, question, stay=True) as (_, process),
+    ):
+        await decider.records.ask(lambda _: None)
+        watched = {"watched": {"pid": process.pid, "start": 1}}
+        await decider.records.ask(lambda store: store.change("x/runtime", watched))
+        later = Decider(Path(door.path).parent)
+        holders = runtimeholders.Holders(later.ledger, later.records, later.stop_container)
+        await holders.adopt()
+        assert later.held == []
+        assert later.stopped.get_nowait() == "x/runtime"
+        await later.records.close()

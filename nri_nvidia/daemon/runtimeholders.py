@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds GPUs by nri-nvidia-runtime, and when each of them has ended.
+
+No runtime tells that here, so a process is watched that ends with the container: the one that
+started the caller (containerd's shim, conmon), or the caller itself where it stays (`runc run`).
+That needs neither the runtime's state nor its namespaces, and holds for a creation that fails
+later. The process is kept with the record of the decision, for a daemon to come.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from nri_nvidia import errors
+from nri_nvidia.daemon import adoption, ledger, recorder, records
+from nri_nvidia.host import model as host
+from nri_nvidia.request import container as containers
+
+logger = logging.getLogger(__name__)
+
+_KEY = "watched"
+"""The member of a record that names the process."""
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    """A process, told from a later one of its number by `start`, in ticks since boot."""
+
+    pid: int
+    start: int
+
+
+class Holders:
+    """Watches processes on the event loop; `on_end` is awaited with the id of what has ended."""
+
+    def __init__(
+        self,
+        books: ledger.Ledger,
+        kept: recorder.Recorder,
+        on_end: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._books = books
+        self._kept = kept
+        self._on_end = on_end
+        self._watched: dict[str, int] = {}
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def hold(self, container_id: str, pid: int, *, stays: bool) -> None:
+        """Note that a container came from this process, and have it forgotten in time."""
+        self._unwatch(container_id)
+        if not self._books.came_by(container_id, "runtime"):
+            return
+        caller = process(pid)
+        found = caller if stays else process(parent(pid))
+        # The first process outlives all: a container that it started is shown until the next one
+        # of its name.
+        if found and found.pid > 1 and self._watch(container_id, found):
+            self._kept.noted(container_id, {_KEY: attrs.asdict(found)})
+
+    async def adopt(self) -> None:
+        """Take in what a daemon of before has left and what still runs; the rest has ended."""
+        try:
+            left = await self._kept.ask(_left) or {}
+        except errors.HostError as error:
+            logger.warning("who holds GPUs by nri-nvidia-runtime is not known: %s", error)
+            return
+        for container_id, record in left.items():
+            if container_id in self._watched:
+                continue
+            known = _process(record.get(_KEY))
+            if known and process(known.pid) == known and self._watch(container_id, known):
+                self._books.adopt(adoption.entry(_container(record), host.Inventory(), record))
+                self._books.came_by(container_id, "runtime")
+            else:
+                await self._on_end(container_id)
+
+    def close(self) -> None:
+        """Watch no more."""
+        for container_id in list(self._watched):
+            self._unwatch(container_id)
+
+    def _watch(self, container_id: str, found: Process) -> bool:
+        with contextlib.suppress(OSError):
+            watched = os.pidfd_open(found.pid)
+            self._watched[container_id] = watched
+            asyncio.get_running_loop().add_reader(watched, self._ended, container_id)
+            return True
+        return False
+
+    def _unwatch(self, container_id: str) -> None:
+        watched = self._watched.pop(container_id, None)
+        if watched is not None:
+            asyncio.get_running_loop().remove_reader(watched)
+            os.close(watched)
+
+    def _ended(self, container_id: str) -> None:
+        self._unwatch(container_id)
+        task = asyncio.ensure_future(self._on_end(container_id))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+
+def parent(pid: int) -> int:
+    """Give the parent of a process, 0 where that is not known."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def process(pid: int) -> Process | None:
+    """Give what tells a process from others, None where there is none."""
+    fields = _stat(pid)
+    return Process(pid=pid, start=int(fields[19])) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Read the fields from the third on (proc(5), /proc/pid/stat): the second may hold blanks."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _left(store: records.Store) -> dict[str, dict[str, Any]]:
+    found = {
+        key: store.read(key)
+        for key, known in store.known.items()
+        if known.live and ledger.is_unknown_to_nri(key)
+    }
+    return {key: record for key, record in found.items() if record}
+
+
+def _process(value: Any) -> Process | None:
+    try:
+        return Process(pid=int(value["pid"]), start=int(value["start"]))
+    except (TypeError, ValueError, LookupError):
+        return None
+
+
+def _container(record: dict[str, Any]) -> containers.Container:
+    return containers.Container(
+        id=record["id"],
+        name=record["name"],
+        pod=record["pod"],
+        namespace=record["namespace"],
+    )
