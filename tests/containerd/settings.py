@@ -15,6 +15,7 @@ class Options:
 
     snapshotter: str = "overlayfs"
     nri: bool = True
+    cdi: bool = True
     nri_registration_timeout: str = "5s"
     nri_request_timeout: str = "2s"
     default_runtime: str = "runc"
@@ -80,7 +81,7 @@ def render(
         f"plugins.'{runtime}'": {
             # Without CAP_SYS_RESOURCE the kernel refuses a pod's negative oom_score_adj.
             "restrict_oom_score_adj": True,
-            "enable_cdi": True,
+            "enable_cdi": options.cdi,
             "cdi_spec_dirs": [places.cdi_specs],
             **({"sandbox_image": pause} if old else {}),
         },
