@@ -89,7 +89,8 @@ class Decider:
     def use(self, config: config_model.Config) -> None:
         """Decide by these settings from now on."""
         self._hook = config.hook
-        self._volumes.use(config.inject.volume_dir if config.inject.layout == "volume" else "")
+        directory = config.inject.volume_dir if config.inject.layout == "volume" else ""
+        self._volumes.use(directory, config.host.root)
         self.rules = config.policy(
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
@@ -109,6 +110,7 @@ class Decider:
     async def registered(self, runtime: plugin.RuntimeInfo) -> None:
         """Note that containers reach us from now on."""
         self.connection.runtime = runtime
+        self._volumes.blind = not runtime.visible
         self.connection.since = time.time()
         self.connection.registrations += 1
         self.connection.trouble = None

@@ -2,10 +2,12 @@
 """Has directories of driver files prepared beside the event loop, ahead of need where it can.
 
 Nothing waits for one that is being built, and nothing fails because one cannot be: containers get
-the files one by one meanwhile.
+the files one by one meanwhile. Before one is given to a container it is looked at, and one that
+somebody has changed is made anew.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -15,7 +17,7 @@ from nri_nvidia import errors
 from nri_nvidia.daemon import worker
 from nri_nvidia.edits import volume
 from nri_nvidia.host import model as host
-from nri_nvidia.host import volumes
+from nri_nvidia.host import placing, volumes
 
 logger = logging.getLogger(__name__)
 
@@ -23,40 +25,53 @@ _KEPT_SECONDS = 3600.0
 """A directory named in an answer is mounted a moment later; nobody tells when."""
 _RETRY_SECONDS = 60.0
 _LIMIT = 0.5
+_TOUCH_SECONDS = 600.0
+_SWEEP_SECONDS = 600.0
+_KNOWN = 16
+"""Directories that are looked at before each container; each set of capabilities has one."""
+
+Stamps = dict[str, placing.Stamp]
+Look = tuple[Stamps, dict[str, str]]
+"""What was looked for, and what of that is as it was built."""
 
 
 class VolumeKeeper:
-    """Knows which directories are ready, and has wanted ones built."""
+    """Knows which directories are ready, and has wanted ones built.
+
+    `blind` is to be set while mounts of containers cannot be seen, so that none is taken away.
+    """
 
     def __init__(self) -> None:
         self.problem: host.Problem | None = None
+        self.blind = False
         self._volumes: volumes.Volumes | None = None
-        self._directory = ""
+        self._place = "", ""
         self._looker = worker.Worker("volumes")
         self._builder = worker.Worker("volume builder")
-        self._look: asyncio.Future[dict[str, str]] | None = None
+        self._look: asyncio.Future[Look] | None = None
+        self._stamps: Stamps = {}
         self._building: set[str] = set()
         self._used: dict[str, float] = {}
+        self._touched: dict[str, float] = {}
         self._retry_at = 0.0
+        self._sweep_at = time.monotonic() + _SWEEP_SECONDS
 
-    def use(self, directory: str) -> None:
+    def use(self, directory: str, root: str = "/") -> None:
         """Keep the directories below this one from now on, empty for none."""
-        if directory != self._directory:
-            self._directory = directory
-            self._volumes = volumes.Volumes(directory) if directory else None
-            self._look, self._building, self.problem = None, set(), None
+        if (directory, root) != self._place:
+            self._place = directory, root
+            self._volumes = volumes.Volumes(directory, root) if directory else None
+            self._look, self._stamps, self._building, self.problem = None, {}, set(), None
             self._retry_at = 0.0
 
-    def begin(self) -> "asyncio.Future[dict[str, str]] | None":
+    def begin(self) -> "asyncio.Future[Look] | None":
         """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
         if self._volumes is not None and (self._look is None or self._look.done()):
-            self._look = self._looker.run(self._volumes.ready)
+            self._look = self._looker.run(functools.partial(_look, self._volumes, self._stamps))
         return self._look
 
-    async def ready(
-        self, begun: "asyncio.Future[dict[str, str]] | None" = None
-    ) -> Mapping[str, str]:
-        """Give the directories that are there now, or were when `begun` was.
+    async def ready(self, begun: "asyncio.Future[Look] | None" = None) -> Mapping[str, str]:
+        """Give the directories that are there and whole now, or were when `begun` was.
 
         None where the disk does not answer at once.
         """
@@ -64,30 +79,52 @@ class VolumeKeeper:
             look = begun or self.begin()
             if look is None:
                 return {}
-            if look.done():
-                return look.result()
-            return await asyncio.wait_for(asyncio.shield(look), _LIMIT)
+            if not look.done():
+                await asyncio.wait_for(asyncio.shield(look), _LIMIT)
+            wanted, found = look.result()
         except (TimeoutError, OSError, RuntimeError):
             return {}
+        for name in wanted.keys() - found.keys():
+            if self._stamps.get(name) is wanted[name]:
+                logger.warning("%s in %s was changed or removed by somebody", name, self._place[0])
+                # A new mapping, since a thread may be reading this one.
+                self._stamps = {n: stamp for n, stamp in self._stamps.items() if n != name}
+        return found
 
     def note_use(self, source: str) -> None:
         """Keep a directory for a while: it is in an answer to the runtime."""
-        self._used[source.rpartition("/")[2]] = time.monotonic()
+        name, now = source.rpartition("/")[2], time.monotonic()
+        self._used[name] = now
+        if self._volumes is None:
+            return
+        with contextlib.suppress(RuntimeError):
+            if now >= self._touched.get(name, now - _TOUCH_SECONDS) + _TOUCH_SECONDS:
+                self._touched[name] = now
+                _ = self._looker.run(functools.partial(self._volumes.touch, name))
+            if now >= self._sweep_at:
+                self._sweep_at = now + _SWEEP_SECONDS
+                sweep = functools.partial(
+                    self._volumes.remove_unused, self._kept(), blind=self.blind
+                )
+                _ = self._builder.run(sweep)
 
     def want(self, wanted: volume.Volume | None) -> None:
-        """Have a directory built, unless that is being done or has just failed."""
+        """Have a directory built, unless it is known, being built, or has just failed."""
         kept = self._volumes
         if (
             wanted is None
             or kept is None
             or wanted.name in self._building
+            or wanted.name in self._stamps
             or time.monotonic() < self._retry_at
         ):
             return
         self._building.add(wanted.name)
         self._used[wanted.name] = time.monotonic()
         try:
-            future = self._builder.run(functools.partial(_build, kept, wanted, self._kept()))
+            future = self._builder.run(
+                functools.partial(_build, kept, wanted, self._kept(), blind=self.blind)
+            )
         except RuntimeError as error:
             logger.warning("no thread to prepare %s: %s", wanted.name, error)
             self._building.discard(wanted.name)
@@ -102,6 +139,7 @@ class VolumeKeeper:
     def _kept(self) -> frozenset[str]:
         since = time.monotonic() - _KEPT_SECONDS
         self._used = {name: at for name, at in self._used.items() if at >= since}
+        self._touched = {n: at for n, at in self._touched.items() if n in self._used}
         return frozenset(self._used)
 
     def _built(
@@ -113,8 +151,13 @@ class VolumeKeeper:
         error = future.exception()
         if error is None:
             self.problem = None
-            ways = ", ".join(sorted(future.result().ways)) or "there already"
-            logger.info("driver files are prepared in %s (%s)", future.result().path, ways)
+            built = future.result()
+            by_use = sorted(self._stamps, key=lambda each: self._used.get(each, 0.0))
+            known = by_use[-_KNOWN + 1 :]
+            self._stamps = {**{each: self._stamps[each] for each in known}, name: built.stamp}
+            ways = ", ".join(sorted(built.ways)) or "there already"
+            again = " again, since somebody had changed it" if built.replaced else ""
+            logger.info("driver files are prepared in %s%s (%s)", built.path, again, ways)
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         told = error if isinstance(error, errors.Error) else errors.HostError(str(error))
@@ -124,7 +167,13 @@ class VolumeKeeper:
         self.problem = problem
 
 
-def _build(kept: volumes.Volumes, wanted: volume.Volume, used: frozenset[str]) -> volumes.Built:
+def _look(kept: volumes.Volumes, stamps: Stamps) -> Look:
+    return stamps, kept.intact(stamps)
+
+
+def _build(
+    kept: volumes.Volumes, wanted: volume.Volume, used: frozenset[str], *, blind: bool
+) -> volumes.Built:
     built = kept.build(wanted.name, wanted.files, wanted.links)
-    kept.remove_unused(used | {wanted.name})
+    kept.remove_unused(used | {wanted.name}, blind=blind)
     return built

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared directories of driver files on the host, one for each set that containers ask for.
 
-A file is a hard link of the driver's own where the file system allows it (no space, and the page
-cache is shared with the host), else a reflink, else a copy. A directory appears whole or not at
-all, is never changed afterwards, and is removed when no mount names it.
+A directory appears whole or not at all and is never changed afterwards. One that somebody else has
+changed is put aside, for the containers that have it, and made anew. One that no mount names is
+removed. A lock on the directory above keeps daemons that share it apart; the kernel lets it go
+when a process ends, however that ends.
 """
 
 import contextlib
@@ -14,109 +15,182 @@ import pathlib
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
 from nri_nvidia import errors
+from nri_nvidia.host import placing
 
 _TEMPORARY = ".building-"
-_FICLONE = 0x40049409  # ioctl_ficlone(2)
-_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
+_ASIDE = ".aside-"
 _SPARE_BYTES = 64 << 20
-_SELINUX = pathlib.Path("/sys/fs/selinux/enforce")
-_LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
+_YOUNG_SECONDS = 3600.0
+"""A directory may be in an answer whose mount is yet to be made, another daemon's answer too."""
 
 
 @attrs.frozen(kw_only=True)
 class Built:
-    """A directory that is ready, and how its files came there: `link`, `reflink` or `copy`."""
+    """A directory that is ready, and how its files came there: `link`, `reflink` or `copy`.
+
+    `stamp` is what `intact` compares it with. `replaced` tells one that was not as it should be.
+    """
 
     path: str
     ways: frozenset[str]
+    stamp: placing.Stamp
+    replaced: bool = False
 
 
 class Volumes:
-    """The prepared directories below one directory. Its methods block; call them in a thread."""
+    """The prepared directories below one directory. Its methods block; call them in a thread.
 
-    def __init__(self, directory: str) -> None:
+    `root` is where the host's /sys is, which tells whether labels of SELinux count.
+    """
+
+    def __init__(self, directory: str, root: str = "/") -> None:
         self._top = pathlib.Path(directory)
+        self._labels = pathlib.Path(root, "sys/fs/selinux/enforce")
 
     def ready(self) -> dict[str, str]:
         """Give the directories that are there, by name."""
-        try:
-            entries = list(os.scandir(self._top))
-        except OSError:
-            return {}
-        return {
-            entry.name: entry.path
-            for entry in entries
-            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-        }
+        return {path.name: str(path) for path in self._entries() if path.name[0] != "."}
+
+    def intact(self, stamps: Mapping[str, placing.Stamp]) -> dict[str, str]:
+        """Give those of some directories that are as they were built, by name."""
+        found = {}
+        for name, stamp in stamps.items():
+            path = str(self._top / name)
+            with contextlib.suppress(OSError):
+                if placing.stamp(path) == stamp:
+                    found[name] = path
+        return found
+
+    def touch(self, name: str) -> None:
+        """Keep a directory from being removed for a while, by any daemon."""
+        with contextlib.suppress(OSError):
+            os.utime(self._top / name)
 
     def build(
         self, name: str, files: Iterable[tuple[str, str]], links: Iterable[tuple[str, str]]
     ) -> Built:
-        """Make a directory if it is not there; raises HostError, and then nothing is left of it.
+        """Make a directory unless it is there and whole; raises HostError, and then leaves none.
 
         `files` are pairs of a path in it and the host's file, `links` of a path and a text.
         """
         place = self._top / name
-        if place.is_dir():
-            return Built(path=str(place), ways=frozenset())
-        wanted = list(files)
         try:
             self._make_top()
-            self._require_exec()
-            work = self._top / f"{_TEMPORARY}{secrets.token_hex(8)}"
-            work.mkdir(mode=0o755)
-            try:
-                ways = {_give(work / path, source, self._room) for path, source in wanted}
-                for path, text in links:
-                    (work / path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-                    (work / path).symlink_to(text)
-                try:
-                    work.rename(place)
-                except OSError:
-                    if not place.is_dir():  # else another process was faster
-                        raise
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            with self._locked():
+                return self._build(place, tuple(files), tuple(links))
         except OSError as error:
             raise errors.HostError(
                 f"{place}: the driver's files cannot be prepared: {error.strerror or error}",
                 hint="they are mounted one by one meanwhile; inject.volume_dir names the place",
                 code="volume-not-built",
             ) from error
-        return Built(path=str(place), ways=frozenset(ways))
 
-    def remove_unused(self, keep: Iterable[str]) -> list[str]:
-        """Remove what is neither to be kept nor named by any mount; give the names removed."""
-        kept = set(keep)
-        candidates = {name: path for name, path in self.ready().items() if name not in kept}
-        leftovers = [p for p in self._top.glob(f"{_TEMPORARY}*") if p.is_dir()]
-        if not candidates and not leftovers:
-            return []
-        # The source of a bind mount is told by its path in its file system: names are unique.
-        in_use = {part for root in _mount_roots() for part in root.split("/")}
-        removed = []
-        for name, path in candidates.items():
-            if name not in in_use:
+    def _build(
+        self,
+        place: pathlib.Path,
+        files: tuple[tuple[str, str], ...],
+        links: tuple[tuple[str, str], ...],
+    ) -> Built:
+        self._require_exec()
+        if place.is_symlink() or place.is_file():
+            place.unlink()
+        there = place.exists()
+        if there and placing.is_whole(place, files, links):
+            self.touch(place.name)
+            return Built(path=str(place), ways=frozenset(), stamp=placing.stamp(str(place)))
+        work = self._top / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        work.mkdir(mode=0o755)
+        try:
+            labels = self._labels.exists()
+            ways = {
+                placing.give(work / path, source, self._room, labels=labels)
+                for path, source in files
+            }
+            for path, text in links:
+                (work / path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                (work / path).symlink_to(text)
+            if labels:
+                placing.label_rest(work, files)
+            if there:  # containers may have it: they keep it as it is
+                place.rename(self._top / f"{_ASIDE}{place.name}-{secrets.token_hex(8)}")
+            work.rename(place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return Built(
+            path=str(place),
+            ways=frozenset(ways),
+            stamp=placing.stamp(str(place)),
+            replaced=there,
+        )
+
+    def remove_unused(self, keep: Iterable[str], *, blind: bool = False) -> list[str]:
+        """Remove what is neither to be kept nor named by any mount; give the names removed.
+
+        One that was built or used in the last hour stays. What a build left that was killed goes.
+        Only that goes for a daemon that is `blind`: that has no sight of the containers' mounts.
+        """
+        kept, since = set(keep), time.time() - _YOUNG_SECONDS
+        removed: list[str] = []
+        with contextlib.suppress(OSError), self._locked():
+            left = [path for path in self._entries() if path.name.startswith(_TEMPORARY)]
+            aside = [path for path in self._entries() if path.name.startswith(_ASIDE)]
+            old = [
+                path
+                for path in map(pathlib.Path, self.ready().values())
+                if path.name not in kept and path.stat().st_mtime < since
+            ]
+            # The source of a bind mount is told by its path in its file system: names are unique.
+            found = [] if blind else [*old, *aside]
+            in_use = {
+                part for root in (_mount_roots() if found else ()) for part in root.split("/")
+            }
+            for path in (*left, *(each for each in found if each.name not in in_use)):
                 shutil.rmtree(path, ignore_errors=True)
-                removed.append(name)
-        for leftover in leftovers:
-            shutil.rmtree(leftover, ignore_errors=True)
+                removed.append(path.name)
         return removed
+
+    def _entries(self) -> list[pathlib.Path]:
+        """Give the directories in ours, none where there is none."""
+        try:
+            with os.scandir(self._top) as entries:
+                return [
+                    pathlib.Path(each.path)
+                    for each in entries
+                    if each.is_dir(follow_symlinks=False)
+                ]
+        except OSError:
+            return []
 
     def _make_top(self) -> None:
         self._top.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = self._top.lstat()
+        problem = ""
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            problem = "not a directory of this daemon's user"
+        elif found.st_mode & 0o022:
+            problem = f"others may write to it ({stat.S_IMODE(found.st_mode):04o})"
+        if problem:
             raise errors.HostError(
-                f"{self._top}: not a directory of this daemon's user",
+                f"{self._top}: {problem}",
                 hint="remove it, or name another one: inject.volume_dir",
                 code="volume-not-built",
             )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock that keeps other daemons' builds and removals away. Raises OSError."""
+        held = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
 
     def _require_exec(self) -> None:
         """Refuse a file system that is mounted noexec: no library in it could be mapped."""
@@ -132,34 +206,6 @@ class Volumes:
         found = os.statvfs(self._top)
         if found.f_bavail * found.f_frsize < size + _SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _give(place: pathlib.Path, source: str, room: Callable[[int], None]) -> str:
-    """Put one file in place; give how."""
-    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    real = os.path.realpath(source)
-    try:
-        os.link(real, place)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-    else:
-        return "link"
-    found = pathlib.Path(real).stat()
-    with pathlib.Path(real).open("rb") as reading, place.open("xb") as writing:
-        try:
-            fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
-            way = "reflink"
-        except OSError:
-            room(found.st_size)
-            shutil.copyfileobj(reading, writing, 1 << 20)
-            way = "copy"
-        os.fchmod(writing.fileno(), stat.S_IMODE(found.st_mode) & 0o755 | 0o444)
-        # A hard link shares the host file's label, which is not ours to change; a copy is.
-        if _SELINUX.exists():
-            os.setxattr(writing.fileno(), "security.selinux", _LABEL)
-    os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
-    return way
 
 
 def _mount_roots() -> Iterator[str]:

@@ -38,7 +38,8 @@ class HandshakeFailed(errors.Error):
 class RuntimeInfo:
     """What the runtime says of itself. Timeouts are in seconds; `nri_version` may be empty.
 
-    `version` is decorated at will by distributions (`1.7.24~ds1`, `v2.2.1`).
+    `version` is decorated at will by distributions (`1.7.24~ds1`, `v2.2.1`). `visible` tells that
+    its process, and so those of its containers, can be seen from here.
     """
 
     name: str = ""
@@ -46,6 +47,7 @@ class RuntimeInfo:
     nri_version: str = ""
     request_timeout: float = 2.0
     registration_timeout: float = 5.0
+    visible: bool = True
 
     @property
     def can_inject(self) -> bool:

@@ -261,7 +261,8 @@ class _Session:
             ) as runtime:
                 await self._register(runtime)
                 registered = True
-                await _tell(runtime.link.until(self._decider.registered(self._plugin.runtime)))
+                info = attrs.evolve(self._plugin.runtime, visible=runtime.link.sees_peer())
+                await _tell(runtime.link.until(self._decider.registered(info)))
                 await self._synchronize(runtime.link)
                 return await runtime.link.closed()
         finally:

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import logging
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -63,6 +64,15 @@ class Link(asyncio.Protocol):
     def is_writable(self) -> bool:
         """Whether the peer has taken most of what was sent."""
         return self._writable.is_set()
+
+    def sees_peer(self) -> bool:
+        """Whether the peer's process is in our namespace of processes or below (unix(7))."""
+        if self._transport is None:
+            return False
+        own: socket.socket = self._transport.get_extra_info("socket")
+        found = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        process: int = struct.unpack("3i", found)[0]
+        return process != 0
 
     def must_be_open(self) -> None:
         """Raise the reason when the link has ended, ConnectionLost when it has not begun."""

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared directories of driver files, on real file systems."""
 
+import concurrent.futures
+import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from nri_nvidia import errors
-from nri_nvidia.host import volumes
+from nri_nvidia.host import placing, volumes
 
 FILES = (("lib64/libcuda.so.1", "libcuda.so.550"), ("bin/nvidia-smi", "nvidia-smi"))
 LINKS = (("lib64/libcuda.so", "libcuda.so.1"),)
@@ -36,10 +39,11 @@ def mounted(tmp_path):
     """Give a function that mounts a tmpfs with options; all are unmounted at the end."""
     places = []
 
-    def mount(options):
+    def mount(options, kind="tmpfs"):
         place = tmp_path / f"fs{len(places)}"
         place.mkdir()
-        subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
+        options = f"mode=755,{options}"
+        subprocess.run(["mount", "-n", "-t", kind, "-o", options, "none", place], check=True)
         places.append(place)
         return place
 
@@ -73,19 +77,29 @@ def test_same_file_system_gives_hard_links(driver, tmp_path):
     assert os.access(place / "bin/nvidia-smi", os.X_OK)
 
 
+@pytest.fixture
+def no_margin(monkeypatch):
+    """Leave nothing free: the margin is for real disks."""
+    monkeypatch.setattr(volumes, "_SPARE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("no_margin")
 def test_another_file_system_gives_copies(driver, mounted):
     """Where no link can be made the content, the mode and the times are copied."""
-    place = mounted("size=8m,mode=755")
+    place = mounted("size=8m")
     volumes_ = volumes.Volumes(str(place / "v"))
-    # The margin that is left free is for real disks.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(volumes, "_SPARE_BYTES", 0)
-        built = volumes_.build("550-a", files(driver), LINKS)
+    built = volumes_.build("550-a", files(driver), LINKS)
     assert built.ways == {"copy"}
     assert content(place / "v/550-a") == EXPECTED
     copied = (place / "v/550-a/bin/nvidia-smi").stat()
     assert copied.st_mode & 0o777 == 0o755
     assert copied.st_mtime_ns == (driver / "real-smi").stat().st_mtime_ns
+
+
+def age(top):
+    """Let all directories be of long ago."""
+    for path in top.iterdir():
+        os.utime(path, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +130,7 @@ def test_ready_lists_whole_directories_alone(driver, tmp_path):
     first = found.build("550-a", files(driver), LINKS)
     (tmp_path / "v/.building-x").mkdir()
     assert found.ready() == {"550-a": first.path}
-    assert found.build("550-a", [], []).ways == frozenset()
+    assert found.build("550-a", files(driver), LINKS).ways == frozenset()
     assert content(tmp_path / "v/550-a") == EXPECTED
 
 
@@ -135,6 +149,7 @@ def test_unused_are_removed_and_used_are_not(driver, tmp_path):
     for name in ("550-used", "550-old", "550-kept"):
         found.build(name, files(driver), LINKS)
     (tmp_path / "v/.building-left").mkdir()
+    age(tmp_path / "v")
     target = tmp_path / "target"
     target.mkdir()
     holder = subprocess.Popen(
@@ -143,7 +158,7 @@ def test_unused_are_removed_and_used_are_not(driver, tmp_path):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert holder.stdout.readline() == b"mounted\n"
-    assert found.remove_unused(["550-kept"]) == ["550-old"]
+    assert found.remove_unused(["550-kept"]) == [".building-left", "550-old"]
     assert set(found.ready()) == {"550-used", "550-kept"}
     assert not (tmp_path / "v/.building-left").exists()
     holder.communicate(b"\n")
@@ -153,7 +168,7 @@ def test_unused_are_removed_and_used_are_not(driver, tmp_path):
 def test_two_builders_at_once(driver, tmp_path):
     """Two processes that build the same directory leave one whole one."""
     code = (
-        "import sys; from nri_nvidia.host import volumes\n"
+        "import sys; from nri_nvidia.host import placing, volumes\n"
         "v = volumes.Volumes(sys.argv[1])\n"
         "v.build('550-a', [(f'lib64/l{i}', sys.argv[2]) for i in range(200)], [])"
     )
@@ -175,8 +190,243 @@ def test_reflink_is_tried_before_a_copy(driver, tmp_path, monkeypatch):
     def clone(target, _request, source):
         os.sendfile(target, source, 0, 1 << 20)
 
-    monkeypatch.setattr(volumes.os, "link", refuse)
-    monkeypatch.setattr(volumes.fcntl, "ioctl", clone)
+    monkeypatch.setattr(placing.os, "link", refuse)
+    monkeypatch.setattr(placing.fcntl, "ioctl", clone)
     built = volumes.Volumes(str(tmp_path / "v")).build("550-a", files(driver), LINKS)
     assert built.ways == {"reflink"}
     assert content(tmp_path / "v/550-a") == EXPECTED
+
+
+def test_what_was_used_lately_is_not_removed(driver, tmp_path):
+    """An answer that names a directory comes before its mount, perhaps another daemon's answer."""
+    found = volumes.Volumes(str(tmp_path / "v"))
+    found.build("550-new", files(driver), LINKS)
+    found.build("550-used", files(driver), LINKS)
+    assert found.remove_unused([]) == []
+    age(tmp_path / "v")
+    found.touch("550-used")
+    assert found.remove_unused([]) == ["550-new"]
+
+
+def test_who_does_not_see_containers_removes_nothing_of_theirs(driver, tmp_path):
+    """In a namespace of processes of one's own no container's mounts are to be seen."""
+    found = volumes.Volumes(str(tmp_path / "v"))
+    found.build("550-old", files(driver), LINKS)
+    (tmp_path / "v/.building-left").mkdir()
+    age(tmp_path / "v")
+    assert found.remove_unused([], blind=True) == [".building-left"]
+    assert set(found.ready()) == {"550-old"}
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_directory_that_others_may_write_to_is_refused(driver, tmp_path, mode):
+    """Whoever may write there could put a directory of that name there first."""
+    place = tmp_path / "v"
+    place.mkdir()
+    place.chmod(mode)
+    with pytest.raises(errors.HostError, match=f"others may write to it \\({mode:04o}\\)"):
+        volumes.Volumes(str(place)).build("550-a", files(driver), LINKS)
+
+
+KILLED = """
+import sys
+from nri_nvidia.host import placing, volumes
+give = placing.give
+def slow(*args, **more):
+    give(*args, **more)
+    print("half", flush=True)
+    sys.stdin.read()
+placing.give = slow
+volumes.Volumes(sys.argv[1]).build("550-a", [("lib64/a", sys.argv[2]), ("b", sys.argv[2])], [])
+"""
+
+
+def test_a_build_that_is_killed(driver, tmp_path):
+    """After kill -9 in the middle nothing is taken for ready, the next build is not held up, and
+    what was left is removed."""
+    top = tmp_path / "v"
+    command = [sys.executable, "-c", KILLED, str(top), str(driver / "libcuda.so.550")]
+    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdout.readline() == b"half\n"
+    found = volumes.Volumes(str(top))
+    assert found.ready() == {}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(found.build, "550-a", files(driver), LINKS)
+        # It waits for the one that is at work, however long that takes.
+        assert concurrent.futures.wait([other], timeout=0.1).not_done
+        running.kill()
+        running.communicate()
+        assert other.result().ways == {"link"}
+    assert content(top / "550-a") == EXPECTED
+    (left,) = found.remove_unused([])
+    assert left.startswith(".building-")
+    assert [path.name for path in top.iterdir()] == ["550-a"]
+
+
+def truncate(place):
+    (place / "lib64/libcuda.so.1").write_bytes(b"")
+
+
+def overwrite(place):
+    path = place / "lib64/libcuda.so.1"
+    path.unlink()
+    path.write_bytes(b"\x7fELF" + b"x" * 5000)
+
+
+def delete(place):
+    (place / "bin/nvidia-smi").unlink()
+
+
+def delete_all(place):
+    shutil.rmtree(place)
+
+
+def add(place):
+    (place / "lib64/libc.so.6").write_bytes(b"")
+
+
+def lead_elsewhere(place):
+    (place / "lib64/libcuda.so").unlink()
+    (place / "lib64/libcuda.so").symlink_to("/tmp/libcuda.so.1")
+
+
+def replace_by_file(place):
+    shutil.rmtree(place)
+    place.write_bytes(b"")
+
+
+def take_over(place):
+    os.chown(place / "lib64", 1000, 1000)
+
+
+DAMAGES = [
+    truncate,
+    overwrite,
+    delete,
+    delete_all,
+    add,
+    lead_elsewhere,
+    replace_by_file,
+    take_over,
+]
+
+
+@pytest.mark.usefixtures("no_margin")
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_somebody_has_changed_is_made_anew(driver, mounted, damage, restarted):
+    """A directory that was damaged is not given any more, and built again; also after a restart."""
+    top = mounted("size=8m") / "v"
+    found = volumes.Volumes(str(top))
+    built = found.build("550-a", files(driver), LINKS)
+    assert found.intact({"550-a": built.stamp}) == {"550-a": str(top / "550-a")}
+    damage(top / "550-a")
+    if restarted:
+        found = volumes.Volumes(str(top))
+    else:
+        assert found.intact({"550-a": built.stamp}) == {}
+    again = found.build("550-a", files(driver), LINKS)
+    assert again.ways == {"copy"}
+    assert again.replaced == (damage not in {delete_all, replace_by_file})
+    assert content(top / "550-a") == EXPECTED
+    assert found.intact({"550-a": again.stamp}) == {"550-a": again.path}
+    found.remove_unused([])
+    assert [path.name for path in top.iterdir()] == ["550-a"]
+
+
+def test_a_container_keeps_what_was_put_aside(driver, tmp_path):
+    """A container that has a damaged directory keeps it until it ends; others get a whole one."""
+    found = volumes.Volumes(str(tmp_path / "v"))
+    found.build("550-a", files(driver), LINKS)
+    target = tmp_path / "target"
+    target.mkdir()
+    holder = subprocess.Popen(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c",
+         'mount -n --bind "$0" "$1" && echo mounted && read line; ls "$1/bin"',
+         tmp_path / "v/550-a", target],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout.readline() == b"mounted\n"
+    add(tmp_path / "v/550-a")
+    assert found.build("550-a", files(driver), LINKS).replaced
+    assert found.remove_unused([]) == []
+    assert holder.communicate(b"\n")[0] == b"nvidia-smi\n"
+    (aside,) = found.remove_unused([])
+    assert aside.startswith(".aside-550-a-")
+    assert set(found.ready()) == {"550-a"}
+
+
+LABEL = "security.selinux"
+LIBRARY, PROGRAM, FOLDER = (
+    b"system_u:object_r:%s_t:s0\0" % name for name in (b"lib", b"bin", b"usr")
+)
+
+
+@pytest.fixture
+def labelled(driver, tmp_path):
+    """A driver with SELinux's labels, and a host whose kernel has SELinux."""
+    try:
+        for name, value in (("libcuda.so.550", LIBRARY), ("real-smi", PROGRAM), ("", FOLDER)):
+            os.setxattr(driver / name, LABEL, value)
+    except OSError as error:
+        pytest.skip(f"no label can be set on {driver}: {error.strerror}")
+    (tmp_path / "root/sys/fs/selinux").mkdir(parents=True)
+    (tmp_path / "root/sys/fs/selinux/enforce").write_text("1")
+    return str(tmp_path / "root")
+
+
+def labels(place):
+    """Give the labels in a directory, of what has one."""
+    found = {}
+    for path in (place, *place.rglob("*")):
+        with contextlib.suppress(OSError):
+            found[str(path.relative_to(place))] = os.getxattr(path, LABEL, follow_symlinks=False)
+    return found
+
+
+EVERYWHERE = {
+    ".": FOLDER, "lib64": FOLDER, "bin": FOLDER, "lib64/libcuda.so": FOLDER,
+    "lib64/libcuda.so.1": LIBRARY, "bin/nvidia-smi": PROGRAM,
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_margin")
+def test_copies_have_the_labels_of_their_sources(driver, labelled, mounted):
+    """With SELinux a container may do with a copy what it may do with the driver's own file."""
+    place = mounted("size=8m") / "v"
+    volumes.Volumes(str(place), labelled).build("550-a", files(driver), LINKS)
+    assert labels(place / "550-a") == EVERYWHERE
+
+
+def test_a_hard_link_is_not_labelled(driver, labelled, tmp_path, monkeypatch):
+    """It shares the host's label, which stays; only what is ours is labelled: folders and links."""
+    given = []
+    set_label = os.setxattr
+    monkeypatch.setattr(
+        placing.os,
+        "setxattr",
+        lambda path, *a, **k: (given.append(path), set_label(path, *a, **k)),
+    )
+    built = volumes.Volumes(str(tmp_path / "v"), labelled).build("550-a", files(driver), LINKS)
+    assert built.ways == {"link"}
+    assert labels(tmp_path / "v/550-a") == EVERYWHERE
+    assert not [path for path in given if path.is_file() and not path.is_symlink()]
+
+
+@pytest.mark.usefixtures("no_margin")
+def test_without_selinux_nothing_is_labelled(driver, labelled, mounted, tmp_path):
+    """Where the kernel has no SELinux labels mean nothing."""
+    place = mounted("size=8m") / "v"
+    (tmp_path / "root/sys/fs/selinux/enforce").unlink()
+    volumes.Volumes(str(place), labelled).build("550-a", files(driver), LINKS)
+    assert labels(place / "550-a") == {}
+
+
+@pytest.mark.usefixtures("no_margin")
+def test_a_file_system_without_labels(driver, labelled, mounted, monkeypatch):
+    """With SELinux a container could not read the copies: it is said, and nothing is left."""
+    monkeypatch.setattr(volumes.Volumes, "_room", lambda *_: None)  # ramfs tells no room
+    place = mounted("mode=755", "ramfs")
+    with pytest.raises(errors.HostError, match="Operation not supported"):
+        volumes.Volumes(str(place), labelled).build("550-a", files(driver), LINKS)
+    assert list(place.iterdir()) == []

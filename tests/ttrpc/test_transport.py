@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import socket
+import sys
 
 import hypothesis
 import pytest
@@ -255,3 +256,30 @@ async def test_connecting_raises_what_the_system_says(tmp_path):
         listener.bind(str(path))
     with pytest.raises(ConnectionRefusedError):
         await transport.connect(str(path), make)
+
+
+SEES = """
+import asyncio, sys
+from nri_nvidia.ttrpc import connection, transport
+async def main():
+    state = connection.Connection(serves=1, calls=2)
+    link = await transport.connect(sys.argv[1], lambda: transport.Link(state, print))
+    print(link.sees_peer())
+    link.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("own_namespace", [False, True])
+async def test_whether_the_peer_is_to_be_seen(tmp_path, own_namespace):
+    """A peer outside of this process's namespace of processes has no number in it."""
+    command = [sys.executable, "-c", SEES, str(tmp_path / "socket")]
+    prefix = ["unshare", "--pid", "--fork"] if own_namespace else []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        process = await asyncio.create_subprocess_exec(
+            *prefix, *command, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert output == (b"False\n" if own_namespace else b"True\n")
