@@ -2,6 +2,7 @@
 """A container sees and may do the same whichever way the driver's files come to it."""
 
 import contextlib
+import os
 
 import pytest
 
@@ -40,12 +41,23 @@ async def seen(container) -> dict[str, object]:
         "cache": "/sbin/ldconfig -p | grep -o '.*nvidia.*' | sort",
         "program": "command -v nvidia-smi; readlink /usr/bin/nvidia-smi",
         "nodes": "ls /dev | grep nvidia",
+        "rights": "cd /usr/local/nvidia && find . -type f -printf '%p %M %U %G %s\\n' | sort",
+        "links": "cd /usr/local/nvidia && find . -type l -printf '%p %l\\n' | sort",
+        "other links": "find /usr/bin /usr/lib /etc -lname '*nvidia*' -printf '%p %l\\n' | sort",
+        "loader": "cat /etc/ld.so.conf.d/*nvidia*; cat /etc/ld.so.conf",
+        "variables": "env | grep -E '^(NVIDIA|CUDA|LD)' | sort",
     }.items():
         result = await container.exec(["/bin/sh", "-c", command])
         assert result.code == 0, (name, result)
         found[name] = result.stdout
     for path in ("lib64/libcuda.so.1", "lib64/new.so", "bin/nvidia-smi"):
         found[path] = await container.probe("write", f"{DIRECTORY}/{path}")
+    for name in ("nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"):
+        found[name] = [
+            await container.probe("stat", f"/dev/{name}"),
+            await container.probe("open", f"/dev/{name}", "rw"),
+        ]
+    found["other GPU"] = await container.probe("mknod", "/dev/other", "c", "195", "0")
     for library in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"):
         loaded = await container.exec(["/probe-dlopen", library])
         found[library] = (loaded.code, loaded.stdout)
@@ -120,6 +132,7 @@ async def test_directory_is_removed_when_no_container_has_it(engine, gpu_host):
         (old,) = (daemon.directory / "volumes").iterdir()
         stranger = old.with_name("1.2.3-0123456789abcdef")
         stranger.mkdir()
+        os.utime(stranger, (0, 0))  # what was used within an hour stays
         async with engine.pod() as pod, pod.container("debian", env=ENV):
             daemon.end()
             daemon.start().ready()
@@ -128,3 +141,27 @@ async def test_directory_is_removed_when_no_container_has_it(engine, gpu_host):
             await (await pod.create("busybox", env=env)).remove()
             daemon.until(lambda: not stranger.exists(), "the removal of what nobody uses")
             assert old.exists()
+
+
+async def test_a_damaged_directory_is_noticed(engine, gpu_host):
+    """A container after the damage gets the driver's own files, and a later one a new directory.
+
+    The one that has the damaged directory keeps it as it is.
+    """
+    with served(engine, gpu_host, "volume") as daemon:
+        (place,) = (daemon.directory / "volumes").iterdir()
+        async with engine.pod() as pod, pod.container("debian", env=ENV, name="old") as old:
+            (place / "lib64/libcuda.so.1").unlink()
+            async with pod.container("debian", env=ENV, name="next") as container:
+                assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+            daemon.until(lambda: "had changed it" in daemon.logged(), "the new directory")
+            async with pod.container("debian", env=ENV, name="later") as container:
+                (mount,) = [
+                    each
+                    for each in container.config()["mounts"]
+                    if each["destination"] == DIRECTORY
+                ]
+                assert mount["source"] == str(place)
+                assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+            assert (await old.exec(["/probe-dlopen", "libcuda.so.1"])).code != 0
+            assert "libnvidia-ml.so.1" in await old.probe("ls", f"{DIRECTORY}/lib64")
