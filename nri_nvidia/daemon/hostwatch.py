@@ -10,13 +10,15 @@ from collections.abc import Collection
 
 from nri_nvidia import errors
 from nri_nvidia.daemon import worker
-from nri_nvidia.host import cache, model
+from nri_nvidia.host import cache, model, modules
 from nri_nvidia.host import options as host_options
 
 logger = logging.getLogger(__name__)
 
 _NVML_RETRY = 30.0
 """Seconds until NVML is asked again after it gave no answer: each time is a process."""
+_MODULES_RETRY = 60.0
+"""Seconds until modules are loaded again that could not be."""
 _BEHIND = 0.05
 """Seconds after an answer at which each driver file is looked at, when nobody waits for it."""
 _BEHIND_PACE = 1.0
@@ -44,6 +46,10 @@ class HostWatch:
         self._behind_at = 0.0
         self._looker = worker.Worker("host")
         self._nvml = worker.Worker("nvml")
+        self._loader = worker.Worker("modules")
+        self._load = asyncio.Event()
+        self._load_at = 0.0
+        self.module_problems: tuple[model.Problem, ...] = ()
         self.last: model.Inventory | None = None
 
     def look_at(self, options: host_options.Options) -> None:
@@ -54,6 +60,8 @@ class HostWatch:
             self._look = self.last = None
             self._nvml_retry_at = 0.0
             self._nvml_failed = False
+            self._load_at = 0.0
+            self.module_problems = ()
 
     def begin(self) -> "asyncio.Future[Seen]":
         """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
@@ -71,6 +79,7 @@ class HostWatch:
         retry = unanswered and time.monotonic() >= self._nvml_retry_at
         if retry or (stale and not self._nvml_failed):
             self._wake.set()
+        self._note_modules(found)
         if self._behind is None and time.monotonic() >= self._behind_at:
             self._behind = asyncio.get_running_loop().call_later(_BEHIND, self._look_behind)
         return found
@@ -105,12 +114,40 @@ class HostWatch:
             self._nvml_retry_at = time.monotonic() + _NVML_RETRY
             self._wake.clear()
 
+    async def keep_modules_loaded(self) -> None:
+        """Load the kernel modules that are missing, where that is allowed; for ever, as a task."""
+        while True:
+            await self._load.wait()
+            self._load.clear()
+            names = modules.missing(self.last) if self.last else ()
+            try:
+                load = functools.partial(modules.load, self._options, names)
+                self.module_problems = await self._loader.run(load)
+            except Exception:
+                logger.exception("the kernel modules %s could not be loaded", ", ".join(names))
+            failed = {problem.message for problem in self.module_problems}
+            for message in failed:
+                logger.warning("%s", message)
+            if not failed:
+                logger.info("loaded the kernel modules %s", ", ".join(names))
+
+    def _note_modules(self, found: model.Inventory) -> None:
+        """Have modules loaded that are missing; what could not be is tried again after a while."""
+        if not self._options.load_modules:
+            return
+        if not modules.missing(found):
+            self.module_problems = ()
+        elif time.monotonic() >= self._load_at:
+            self._load_at = time.monotonic() + _MODULES_RETRY + self._options.modules_timeout
+            self._load.set()
+
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
         if self._behind is not None:
             self._behind.cancel()
         self._looker.close()
         self._nvml.close()
+        self._loader.close()
 
     async def _seen(self, limit: float, begun: "asyncio.Future[Seen] | None") -> Seen:
         try:

@@ -133,6 +133,7 @@ class Service:
                 assert owner is not None
                 self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
+                tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
                 tasks.create_task(_surely(self._first_look(), "the first look at the host"))
                 tasks.create_task(
                     _surely(self._door.keep_client(self._place), "the door for runtimes")

@@ -30,6 +30,7 @@ async def document(
         if fault
     ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
+    findings += [attrs.asdict(problem) for problem in watch.module_problems]
     findings += [attrs.asdict(state.volume_problem)] if state.volume_problem else []
     findings += [attrs.asdict(state.records.problem)] if state.records.problem else []
     holders = state.ledger.entries.values()

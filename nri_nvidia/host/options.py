@@ -21,6 +21,8 @@ class Options:
     they count as made. `dev_char_symlinks` lets root's scan make missing links
     `/dev/char/MAJOR:MINOR` (see `char_links`), never on a recorded host. `nvml_timeout` is in
     seconds. `nvml_environment` is added to the environment of the process that asks NVML.
+    `load_modules` lets the daemon load the driver's kernel modules by `modprobe` (empty: the
+    kernel's own), each within `modules_timeout` seconds; no scan does.
     `trace` notes what a scan looks at.
     """
 
@@ -33,6 +35,9 @@ class Options:
     dev_char_symlinks: bool = True
     nvml_timeout: float = 10.0
     nvml_environment: tuple[tuple[str, str], ...] = ()
+    load_modules: bool = False
+    modprobe: str = ""
+    modules_timeout: float = 60.0
     recorded: bool = False
     trace: Trace | None = attrs.field(default=None, eq=False)
 
