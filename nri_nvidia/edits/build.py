@@ -75,11 +75,11 @@ def build(
         programs = _programs(files.mounts, inject.library_dir)
         names = driver.aliases(request.capabilities, inventory)
     choice = compat.choose(request, allocation, inventory, container, inject)
-    version = inventory.driver_version if choice and choice.allowed else ""
-    more = inside.options(request, allocation, inventory, container, nodes.devices)
-    hook = hooks.build(
-        files.mounts, programs, names, inject, compat=version, more=more, token=token
+    more = (
+        *compat.arguments(choice),
+        *inside.options(request, allocation, inventory, container, nodes.devices),
     )
+    hook = hooks.build(files.mounts, programs, names, inject, more=more, token=token)
     return Built(
         edits=nodes.merged(files).merged(hook),
         reasons=(*left_out, *missing, *noted),

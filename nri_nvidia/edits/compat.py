@@ -22,15 +22,22 @@ LINK = "/etc/nri-nvidia-compat"
 _CUDA = frozenset({request_model.Capability.COMPUTE, request_model.Capability.VIDEO})
 # NVML's brands of GPUs for data centers: those before and after the name Tesla was given up, and
 # virtual ones for compute. Some RTX cards are certified for it, and nothing tells which.
+_ORIN = "Orin (nvgpu)"  # which has a directory of its own in images (toolkit, `lib-csv.go`)
 _DATA_CENTER = frozenset({"tesla", "nvidia", "nvidia_vcs"})
 
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """Whether the hook may put an image's CUDA driver first, and why."""
+    """Whether the hook may put an image's CUDA driver first, and why.
+
+    It may be in `directory`, and is compared with `host`: a driver's version, or `cuda=` and a
+    CUDA version where the host has no driver version of that kind.
+    """
 
     allowed: bool
     reason: Reason
+    host: str = ""
+    directory: str = ""
 
 
 def choose(
@@ -43,15 +50,50 @@ def choose(
     """Decide for a container; None where it is given no GPU or no CUDA driver."""
     if not allocation.assigned or request.capabilities.isdisjoint(_CUDA):
         return None
+    choice = _barred(inventory, container, inject)
+    choice = choice or _by_gpu(allocation, inventory, always=inject.cuda_compat == "always")
+    if not choice.allowed:
+        return choice
+    directory, host_version = inject.cuda_compat_dir, inventory.driver_version
+    if inventory.platform is host.Platform.TEGRA:
+        host_version = f"cuda={inventory.cuda_version}"
+        if any(_ORIN in item.gpu.name for item in allocation.assigned):
+            directory += "_orin" if directory == options.InjectOptions().cuda_compat_dir else ""
+    return attrs.evolve(choice, host=host_version, directory=directory)
+
+
+def arguments(choice: Choice | None) -> tuple[str, ...]:
+    """Give what the hook has to be told."""
+    if choice is None or not choice.allowed:
+        return ()
+    return "--compat", choice.host, "--compat-dir", choice.directory
+
+
+def _barred(
+    inventory: host.Inventory, container: containers.Container, inject: options.InjectOptions
+) -> Choice | None:
+    """Refuse for what holds whatever the GPU is."""
     if inject.cuda_compat == "never":
         return _no("off", "inject.cuda_compat is never")
-    if inject.hook is None or not inventory.driver_version:
+    if inject.hook is None:
         return _no("no-hook", "the hook is off, which alone could see the image's libraries")
-    shadow = _shadow(container, inject.library_dir)
-    if shadow:
-        return shadow
-    if inject.cuda_compat == "always":
+    if inventory.platform is host.Platform.WSL:
+        return _no("wsl", "the driver is in Windows, and its CUDA alone goes with it")
+    known = (
+        inventory.cuda_version
+        if inventory.platform is host.Platform.TEGRA
+        else inventory.driver_version
+    )
+    if not known:
+        return _no("no-version", "this node tells no version to compare its own with")
+    return _shadow(container, inject.library_dir)
+
+
+def _by_gpu(allocation: resolve.Allocation, inventory: host.Inventory, *, always: bool) -> Choice:
+    if always:
         return _yes("always", "inject.cuda_compat is always")
+    if inventory.platform is host.Platform.TEGRA:
+        return _yes("tegra", "the CUDA version decides")
     gpus = dict.fromkeys(item.gpu for item in allocation.assigned)
     other = next((g for g in gpus if g.brand and g.brand not in _DATA_CENTER), None)
     if other:

@@ -18,15 +18,14 @@ def build(
     aliases: Iterable[tuple[str, str]],
     inject: options.InjectOptions,
     *,
-    compat: str = "",
     more: Iterable[str] = (),
     token: str = "",
 ) -> model.ContainerEdits:
     """Give the hook for these mounts, or nothing where it would have nothing to do.
 
     `programs` are names below `bin` to link into /usr/bin, `aliases` names of libraries to make
-    beside them, each with the SONAME that it stands for. `compat` is the host driver's version if
-    a newer CUDA driver of the image may be put before it. `more` are further arguments (`inside`).
+    beside them, each with the SONAME that it stands for. `more` are further arguments
+    (`compat`, `inside`).
     """
     hook = inject.hook
     inside = inject.library_dir + "/"
@@ -37,7 +36,6 @@ def build(
     args = [hook.interpreter, "-I", "-S", hook.script, "--library-dir", inject.library_dir]
     args += [part for name in sorted(programs) for part in ("--link", name)]
     args += [part for name, soname in aliases for part in ("--alias", f"{name}={soname}")]
-    args += ["--compat", compat, "--compat-dir", inject.cuda_compat_dir] if compat else []
     args += more
     args += ["--ldconfig", hook.ldconfig] if hook.ldconfig else []
     args += [part for step in hook.skipped for part in ("--skip", step)]

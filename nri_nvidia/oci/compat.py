@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # ld.so.cache. The first leads by way of this link to the libraries that are to be found first; it
 # is outside of LIBRARY_DIR, which may be a mount that cannot be written to.
 COMPAT_LINK = "/etc/nri-nvidia-compat"
+HOST_CUDA = "cuda="  # before a CUDA version, where a host has no driver version to compare
 NOTE_SECTION, NOTE_OWNER = b".note.cuda.fwd_compatibility", b"NVIDIA Corporation"
 NOTE_LIMIT, SECTIONS_LIMIT, NAMES_LIMIT = 1 << 16, 1 << 10, 1 << 16
 
@@ -80,8 +81,13 @@ def why_not(version: str, host: str, note: dict[str, object]) -> str:
     """Give why a CUDA driver is not to be used on a host's, "" if it is.
 
     With a note of its own it names the driver branches on which it runs, and any later version
-    will do; without one it has to be of a later branch (toolkit, `enable-cuda-compat`).
+    will do; without one it has to be of a later branch. A host such as `cuda=12.4` tells its CUDA
+    version alone, and the note has the library's (toolkit, `enable-cuda-compat`).
     """
+    if host.startswith(HOST_CUDA):
+        own = str(note.get("CUDA Version", ""))
+        newer = version_numbers(own) > (version_numbers(host[len(HOST_CUDA) :]) or [1 << 30])
+        return "" if newer else f"its CUDA {own or 'is not told, and'} is not newer than {host}"
     ours, theirs = version_numbers(version), version_numbers(host)
     if not ours or not theirs:
         return f"{version if not ours else host} is no version"

@@ -101,7 +101,8 @@ OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "--library-dir": (is_library_dir, "/usr/local/nvidia"),
     "--link": (is_name, ""),
     "--alias": (is_alias, ""),  # made in lib64 and lib32
-    "--compat": (lambda text: text.replace(".", "").isdecimal(), ""),  # the host driver's version
+    # The version of the host's driver, or cuda= and that of its CUDA.
+    "--compat": (lambda text: text.removeprefix("cuda=").replace(".", "").isdecimal(), ""),
     "--compat-dir": (is_library_dir, "/usr/local/cuda/compat"),
     "--place": (is_place, ""),  # made in the image's own library directories
     "--show": (is_shown, ""),

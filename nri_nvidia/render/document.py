@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import pipeline, resolve
-from nri_nvidia.edits import model
+from nri_nvidia.edits import compat, model
 
 
 def plan(decided: pipeline.Plan) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def plan(decided: pipeline.Plan) -> dict[str, Any]:
         },
         "gpus": [gpu(item) for item in decided.assigned],
         "driver_version": decided.driver_version,
-        "cuda_compat": decided.cuda_compat and attrs.asdict(decided.cuda_compat),
+        "cuda_compat": _compat(decided.cuda_compat),
         "edits": _edits(decided.edits) if injected else None,
     }
 
@@ -46,6 +46,12 @@ def gpu(item: resolve.Assigned) -> dict[str, Any]:
             "profile": mig.profile,
         },
     }
+
+
+def _compat(choice: compat.Choice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    return {"allowed": choice.allowed, "reason": attrs.asdict(choice.reason)}
 
 
 def _edits(edits: model.ContainerEdits) -> dict[str, Any]:

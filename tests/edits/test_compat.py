@@ -4,9 +4,10 @@
 import attrs
 import pytest
 
-from nri_nvidia import pipeline
-from nri_nvidia.edits import options
-from nri_nvidia.request import container
+from nri_nvidia import pipeline, resolve
+from nri_nvidia.edits import compat, options
+from nri_nvidia.host import model as host
+from nri_nvidia.request import container, model
 from tests import inventories
 
 A100 = inventories.gpu(0, brand="nvidia")
@@ -97,6 +98,33 @@ def test_without_a_hook_nothing_looks_into_the_image():
     plan = decide("0", hook=None)
     assert (plan.cuda_compat.allowed, plan.edits.hooks) == (False, ())
     assert plan.cuda_compat.reason.code == "cuda-compat-no-hook"
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [("Orin (nvgpu)", "/usr/local/cuda/compat_orin"), ("Xavier", "/usr/local/cuda/compat")],
+)
+def test_jetson_compares_cuda_versions(name, directory):
+    """Its driver's version is that of the board's software, so CUDA's is told; Orin has its own."""
+    board = inventories.with_gpus(
+        inventories.gpu(0, name=name), platform=host.Platform.TEGRA, driver_version=""
+    )
+    choice = compat.choose(*asked(board))
+    assert (choice.allowed, choice.host, choice.directory) == (True, "cuda=12.4", directory)
+    told_nothing = attrs.evolve(board, cuda_version="")
+    assert compat.choose(*asked(told_nothing)).reason.code == "cuda-compat-no-version"
+
+
+def test_windows_has_its_own():
+    """In WSL the driver's user-space part goes with the Windows driver, whatever an image has."""
+    board = attrs.evolve(NODE, platform=host.Platform.WSL)
+    assert compat.choose(*asked(board)).reason.code == "cuda-compat-wsl"
+
+
+def asked(inventory):
+    request = model.GpuRequest(source=model.Source.ENV, devices=("0",))
+    given = resolve.Allocation(assigned=(resolve.Assigned(gpu=inventory.gpus[0]),))
+    return request, given, inventory, container.Container(), options.InjectOptions()
 
 
 def test_loaded_driver_counts():

@@ -96,7 +96,7 @@ def test_nothing_is_looked_at_unasked(case, runtime):
     image(case)
     result = case.run(runtime)
     assert result.output.endswith("/driver/lib64/libcuda.so.1\n")
-    assert [step["name"] for step in result.report["steps"]] == ["view", "links", "ldcache"]
+    assert "compat" not in [step["name"] for step in result.report["steps"]]
 
 
 def test_other_directory(case):
@@ -121,6 +121,15 @@ def test_old_link_of_a_saved_container_goes(case):
     assert bundles.cached(case.root)["libcuda.so.1"] == [
         f"{bundles.LIBRARY_DIR}/lib64/libcuda.so.1"
     ]
+
+
+@pytest.mark.parametrize(("cuda", "used"), [("12.8", True), ("12.9", False), ("12.10", False)])
+def test_host_that_tells_its_cuda_version_alone(case, cuda, used):
+    """A Jetson's driver has no such version: the note's CUDA version is compared."""
+    image(case)
+    case.put_driver_in_root()
+    message = case.direct("--compat", f"cuda={cuda}").step("compat")["message"]
+    assert ("is not used" not in message) is used, message
 
 
 @pytest.mark.parametrize("target", ["{outside}", "../../../../../../../..{outside}"])
