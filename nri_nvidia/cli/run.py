@@ -24,6 +24,11 @@ _OPTIONS = (
     ("--layout", "inject.layout", "files or volume"),
     ("--volume-directory", "inject.volume_dir", "where directories of driver files are prepared"),
     ("--hook-directory", "hook.directory", "where the hook is installed"),
+    (
+        "--metrics",
+        "metrics.listen",
+        "where metrics and health are served: ADDRESS:PORT, unix:PATH",
+    ),
     ("--log-level", "log.level", "debug, info, warning or error"),
     ("--log-format", "log.format", "text or json"),
 )

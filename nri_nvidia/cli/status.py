@@ -11,17 +11,37 @@ from nri_nvidia.cli import daemon, output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     daemon.add_arguments(parser)
+    parser.add_argument(
+        "--ready",
+        action="store_true",
+        help="only say whether a container created now gets a working GPU (exit status 0), and "
+        "else why not (1)",
+    )
     parser.add_argument("--json", action="store_true", help="print the whole state as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
     """Print the state; 1 when the daemon is not registered with a runtime."""
     document = daemon.status(daemon.socket(options))
+    if options.ready:
+        return _ready(document, as_json=options.json)
     if options.json:
         output.print_json(document)
     else:
         print("\n".join(text(output.plain(document), time.time())))
     return 0 if document["runtime"]["registered"] else 1
+
+
+def _ready(document: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        output.print_json({key: document[key] for key in ("schema", "ready", "not_ready")})
+        return 0 if document["ready"] else 1
+    lines = ["ready"] if document["ready"] else []
+    for reason in document["not_ready"]:
+        lines.append(f"not ready: {reason['message']} [{reason['code']}]")
+        lines += [f"  {reason['hint']}"] if reason["hint"] else []
+    output.print_lines(lines)
+    return 0 if document["ready"] else 1
 
 
 def text(document: dict[str, Any], now: float) -> list[str]:

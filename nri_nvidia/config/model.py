@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every setting, its unit and why it has that default."""
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,32 @@ class Control:
 
 
 @attrs.frozen(kw_only=True)
+class Metrics:
+    """`[metrics]`: where `/metrics`, `/healthz` and `/readyz` are served; empty for nowhere."""
+
+    listen: str = attrs.field(default="")
+
+    @listen.validator
+    def _address(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
+        if value and not value.startswith("unix:/") and not _is_address(value):
+            raise ValueError(
+                f"{value!r} is neither ADDRESS:PORT, as 127.0.0.1:9402 or [::]:9402, "
+                "nor unix:/PATH"
+            )
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        return False
+    known = port.isascii() and port.isdigit() and int(port[:6]) < 65536
+    return known and (address.version == 6) == (bare != host)
+
+
+@attrs.frozen(kw_only=True)
 class Log:
     """`[log]`: what is written to standard error."""
 
@@ -169,6 +196,7 @@ class Config:
     inject: Inject = attrs.field(factory=Inject)
     hook: Hook = attrs.field(factory=Hook)
     control: Control = attrs.field(factory=Control)
+    metrics: Metrics = attrs.field(factory=Metrics)
     log: Log = attrs.field(factory=Log)
 
     def host_options(self) -> host_options.Options:

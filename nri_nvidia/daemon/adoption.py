@@ -33,6 +33,7 @@ def entry(
             capabilities=tuple((record["request"] or {}).get("capabilities", ())),
             driver_version=record["driver_version"],
             adopted=True,
+            source=(record["request"] or {}).get("source", ""),
             hook=("; ".join(hook["failures"]) or "ok") if hook else "",
         )
     return ledger.Entry(

@@ -74,12 +74,14 @@ class Decider:
         self.ledger = ledger.Ledger()
         self.connection = Connection()
         self.fault: errors.Error | None = None
+        self.troubles: list[errors.Error] = []
         self.place = place
         self.records = records
         self._volumes = keeper
         self._watch = watch
         self._reports = reports
         self._noting = False
+        self._deciding: dict[object, float] = {}
         self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
         self._begun: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
         self._on_config = on_config
@@ -133,6 +135,8 @@ class Decider:
         parsed = parse.parse(container, self.rules.request)
         if parsed.request is None and not parsed.reasons:
             return edits_model.ContainerEdits()
+        question = object()
+        self._deciding[question] = started
         try:
             plan = await self._plan(container, parsed, deadline)
         except errors.Error as error:
@@ -145,12 +149,20 @@ class Decider:
             )
             self._keep(container, pipeline.refused(_late(), parsed.request), started)
             raise
+        finally:
+            del self._deciding[question]
         decided = self._keep(container, plan, started)
         self._note(self._begun, container.id)
         decisionlog.write(decided)
         if not plan.created:
             raise plan.refusal()
         return plan.edits
+
+    @property
+    def longest_decision(self) -> float:
+        """Give for how many seconds the oldest decision is under way, 0 where none is."""
+        begun = min(self._deciding.values(), default=None)
+        return 0.0 if begun is None else time.monotonic() - begun
 
     def _keep(
         self, container: containers.Container, plan: pipeline.Plan, started: float
@@ -347,6 +359,9 @@ class Decider:
             "duration_ms": report.duration_ms,
         }
         self.records.hook_reported(report.container_id, told)
+        self.ledger.tallies.hook(
+            failed=not report.ok or bool(report.failures), seconds=report.duration_ms / 1000
+        )
         for note in report.notes:
             logger.info("%s (%s): its hook: %s", name, short, note)
         for failure in report.failures:

@@ -88,6 +88,7 @@ def _unrecorded(books: ledger.Ledger, container: str) -> dict[str, Any] | None:
         "namespace": named.namespace,
         "pod": named.pod,
         "name": named.name,
+        "door": entry.door if entry else "nri",
         "time": (entry.since if entry else 0.0) or None,
         "duration_ms": None,
         "missed": entry is None,

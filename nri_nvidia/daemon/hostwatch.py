@@ -51,6 +51,8 @@ class HostWatch:
         self._load_at = 0.0
         self.module_problems: tuple[model.Problem, ...] = ()
         self.last: model.Inventory | None = None
+        self.scans = 0
+        self.scan_seconds = 0.0
 
     def look_at(self, options: host_options.Options) -> None:
         """Look at another host, or at this one by other settings, from now on."""
@@ -172,7 +174,14 @@ class HostWatch:
             ) from error
 
     def _see(self) -> Seen:
-        return self._cache.look()
+        kept, started = self._cache, time.monotonic()
+        before = kept.scans
+        try:
+            return kept.look()
+        finally:
+            if kept.scans > before:
+                self.scans += kept.scans - before
+                self.scan_seconds += time.monotonic() - started
 
     def _look_behind(self) -> None:
         self._behind = None

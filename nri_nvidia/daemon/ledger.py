@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from nri_nvidia import errors, pipeline
+from nri_nvidia.daemon import tallies
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.request import container as containers
 
@@ -32,7 +33,8 @@ class Entry:
 
     `adopted` tells one that was found already running, and of which only the nodes are known.
     `hook` is what its hook reported: empty before that, `ok`, or what went wrong. `door` is how it
-    came: `nri`, or `runtime` for one of nri-nvidia-runtime.
+    came: `nri`, or `runtime` for one of nri-nvidia-runtime. `source` is what its request was read
+    from, empty if that is not known.
     """
 
     container: containers.Container
@@ -43,6 +45,7 @@ class Entry:
     adopted: bool = False
     hook: str = ""
     door: str = "nri"
+    source: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +66,7 @@ class Ledger:
         self.missed: dict[str, containers.Container] = {}
         self.decisions: collections.deque[Decided] = collections.deque(maxlen=_KEPT_DECISIONS)
         self.counts: collections.Counter[str] = collections.Counter()
+        self.tallies = tallies.Tallies()
 
     def record(self, decided: Decided) -> None:
         """Keep a decision, and the container if it was given something; its edits are not kept."""
@@ -71,6 +75,8 @@ class Ledger:
         bare = attrs.evolve(plan, edits=edits_model.ContainerEdits())
         self.decisions.append(attrs.evolve(decided, plan=bare))
         self.counts[str(plan.decision)] += 1
+        reason = plan.reasons[-1].code if plan.reasons else "as-asked"
+        self.tallies.decided(str(plan.decision), reason, decided.duration_ms / 1000)
         if plan.decision is not pipeline.Decision.INJECT:
             return
         self.entries[container.id] = Entry(
@@ -89,6 +95,7 @@ class Ledger:
                 sorted(map(str, plan.request.capabilities if plan.request else ()))
             ),
             driver_version=plan.driver_version,
+            source=str(plan.request.source) if plan.request else "",
         )
 
     def adopt(self, entry: Entry) -> None:

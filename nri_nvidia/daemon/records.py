@@ -70,6 +70,7 @@ def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]
         "namespace": container.namespace,
         "pod": container.pod,
         "name": container.name,
+        "door": "runtime" if ledger.is_unknown_to_nri(container.id) else "nri",
         "time": decided.time,
         "duration_ms": round(decided.duration_ms, 3),
         "missed": missed,

@@ -33,6 +33,7 @@ from nri_nvidia.daemon import (
     hookreports,
     hostwatch,
     notify,
+    observed,
     recorder,
     records,
     runtimedoor,
@@ -40,6 +41,7 @@ from nri_nvidia.daemon import (
     statedir,
     statusview,
     volumekeeper,
+    web,
     worker,
 )
 from nri_nvidia.nri import session
@@ -100,6 +102,7 @@ class Service:
         self._held: int | None = None
         self._control: server.Server | None = None
         self._adoption: asyncio.Future[None] | None = None
+        self._web: web.Web | None = None
         self._decider = decider.Decider(
             self._watch,
             self._config,
@@ -195,8 +198,24 @@ class Service:
                 await self._close()
                 raise
             logger.error("what this daemon knows cannot be asked, or hooks not report: %s", error)  # noqa: TRY400
+        await self._serve_metrics(self._config.metrics.listen)
+
+    async def _serve_metrics(self, listen: str) -> None:
+        """Serve metrics and health, if that is wanted; what keeps us from it is only said."""
+        if not listen:
+            return
+        served = web.Web(observed.routes(self._decider, self._watch))
+        try:
+            await served.open(listen)
+        except errors.HostError as error:
+            self._decider.troubles.append(error)
+            logger.error("%s", error)  # noqa: TRY400
+        else:
+            self._web = served
 
     async def _close(self) -> None:
+        if self._web is not None:
+            await self._web.close()
         if self._control is not None:
             await control.end(self._config.control.socket, self._control)
         self._reports.close()
@@ -224,7 +243,9 @@ class Service:
     def _use(self, config: config_model.Config) -> None:
         """Take settings into use; the sockets stay as they were at the start."""
         if self._opened:
-            config = attrs.evolve(config, control=self._config.control)
+            config = attrs.evolve(
+                config, control=self._config.control, metrics=self._config.metrics
+            )
         self._config = config
         self._watch.look_at(config.host_options())
         log.set_up(config.log.level, config.log.format)

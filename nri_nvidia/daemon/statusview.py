@@ -8,7 +8,7 @@ import attrs
 
 import nri_nvidia
 from nri_nvidia import errors
-from nri_nvidia.daemon import decider, hostwatch, ledger, upgrades
+from nri_nvidia.daemon import decider, hostwatch, ledger, readiness, upgrades
 from nri_nvidia.host import model as host
 
 SCHEMA = 1
@@ -26,7 +26,7 @@ async def document(
         findings.append(_finding(error.code, error.message, error.hint))
     findings += [
         _finding(fault.code, fault.message, fault.hint)
-        for fault in (state.connection.trouble, state.fault, state.place.fault)
+        for fault in (state.connection.trouble, state.fault, state.place.fault, *state.troubles)
         if fault
     ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
@@ -36,6 +36,7 @@ async def document(
     holders = state.ledger.entries.values()
     findings += [attrs.asdict(problem) for problem in upgrades.problems(holders, inventory)]
     connection = state.connection
+    lacking = await readiness.missing(state, watch)
     return {
         "schema": SCHEMA,
         "version": nri_nvidia.__version__,
@@ -48,6 +49,8 @@ async def document(
             "version": connection.runtime.version if connection.runtime else None,
             "registrations": connection.registrations,
         },
+        "ready": not lacking,
+        "not_ready": [attrs.asdict(reason) for reason in lacking],
         "driver": _driver(inventory),
         "gpus": _gpus(inventory, state.ledger),
         "containers": [_entry(entry, inventory) for entry in holders],

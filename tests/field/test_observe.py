@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Field cases about what an operator can see: why a container got what it got."""
 
+import asyncio
+import contextlib
+import types
+
 from nri_nvidia import pipeline
 from nri_nvidia.cli import explain
 from nri_nvidia.config import model as config_model
-from nri_nvidia.daemon import ledger, records
+from nri_nvidia.daemon import decider, ledger, readiness, records
+from nri_nvidia.nri import plugin
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import policy
+from tests.containerd import daemons
+from tests.daemon import http
+from tests.daemon.conftest import gpu_host, together
+from tests.daemon.pairs import container, status
 
 from . import harness
+
+__all__ = ["gpu_host", "together"]
 
 
 def explained(inventory, *env, rules=harness.RULES):
@@ -54,3 +65,73 @@ def test_adjustment_can_be_seen(tmp_path):
         assert device["path"] in text
     for mount in record["edits"]["mounts"]:
         assert f"{mount['destination']} " in text
+
+
+def test_which_container_holds_which_gpu(together, tmp_path):
+    """FC-125: a series for each device with namespace, pod, container and source, while held."""
+    place = str(tmp_path / "metrics.sock")
+
+    async def held():
+        _, text = await asyncio.to_thread(http.ask, place)
+        return [name for name in http.series(text) if name.startswith("nri_nvidia_container_gpu{")]
+
+    async def body(pair):
+        await pair.create(1, "NVIDIA_VISIBLE_DEVICES=2,5")
+        gpus = (await status(pair))["gpus"]
+        found = await held()
+        assert len(found) == 2
+        for series, minor in zip(sorted(found), (2, 5), strict=True):
+            for label in (
+                'namespace="team"', 'pod="pod"', 'container="c1"', 'source="env"',
+                f'minor="{minor}"', f'uuid="{gpus[minor]["uuid"]}"',
+            ):  # fmt: skip
+                assert label in series
+        await pair.runtime.remove(container(1).id)
+        assert await held() == []
+
+    together(body, "--metrics", f"unix:{place}")
+
+
+def test_counters_by_result_and_reason(together, tmp_path):
+    """FC-129: one of each result is counted once, with its reason and the time that it took."""
+    place = str(tmp_path / "metrics.sock")
+
+    async def body(pair):
+        await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
+        with contextlib.suppress(Exception):
+            await pair.create(2, "NVIDIA_VISIBLE_DEVICES=77")
+        _, text = await asyncio.to_thread(http.ask, place)
+        found = http.series(text)
+        assert found['nri_nvidia_decisions_total{decision="inject",reason="as-asked"}'] == 1
+        assert found['nri_nvidia_decisions_total{decision="error",reason="no-such-gpu"}'] == 1
+        assert found["nri_nvidia_decision_duration_seconds_count"] == 2
+        assert found["nri_nvidia_registered"] == 1
+        assert any(name.startswith("nri_nvidia_driver_info{") for name in found)
+
+    together(body, "--metrics", f"unix:{place}")
+
+
+def test_health_that_does_not_lie(tmp_path, gpu_host):
+    """FC-107: not registered is healthy and not ready; a handler that hangs is not healthy."""
+    place = str(tmp_path / "metrics.sock")
+    daemon = daemons.Daemon(tmp_path / "no.sock", gpu_host, "--metrics", f"unix:{place}")
+    try:
+        daemon.start()
+
+        def served():
+            with contextlib.suppress(OSError):
+                return http.ask(place, "/healthz")
+            return None
+
+        assert daemon.until(served, "an answer") == (200, "ok\n")
+        code, text = http.ask(place, "/readyz")
+        assert code == 503
+        assert text.startswith("not-registered: ")
+    finally:
+        daemon.close()
+    runtime = plugin.RuntimeInfo(name="containerd", request_timeout=2.0)
+    for waited, expected in ((1.9, []), (3.9, []), (5.0, ["handler-stuck"])):
+        state = types.SimpleNamespace(
+            connection=decider.Connection(runtime=runtime, since=1.0), longest_decision=waited
+        )
+        assert [reason.code for reason in readiness.stuck(state)] == expected

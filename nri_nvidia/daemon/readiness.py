@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a container that is created now gets a working GPU, and else why not."""
+
+from nri_nvidia import errors, pipeline
+from nri_nvidia.daemon import decider, hostwatch
+from nri_nvidia.host import model as host
+from nri_nvidia.reasons import Reason
+from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
+from nri_nvidia.request import parse
+
+_LIMIT = 2.0
+_HANDLERS = 2.0
+"""How many times the runtime's own limit a handler may run before the daemon counts as stuck."""
+
+
+async def missing(state: decider.Decider, watch: hostwatch.HostWatch) -> tuple[Reason, ...]:
+    """Give what keeps such a container from its GPU; nothing where it gets one."""
+    found = list(_connection(state))
+    found += [Reason.of(fault) for fault in (state.fault, state.place.fault) if fault]
+    try:
+        inventory = await watch.inventory(_LIMIT)
+    except errors.Error as error:
+        return (*found, Reason.of(error))
+    return (*found, *_decision(state.rules, inventory))
+
+
+def stuck(state: decider.Decider) -> tuple[Reason, ...]:
+    """Give the handler that runs for far longer than the runtime waits, if there is one."""
+    runtime = state.connection.runtime
+    limit = _HANDLERS * (runtime.request_timeout if runtime else 2.0)
+    waited = state.longest_decision
+    if waited <= limit:
+        return ()
+    return (
+        Reason(
+            code="handler-stuck",
+            message=f"a container's creation is being decided for {waited:.1f} s; the runtime "
+            f"waits for {limit / _HANDLERS:g} s",
+            hint="restart nri-nvidia; its log says what it waits for",
+        ),
+    )
+
+
+def _connection(state: decider.Decider) -> tuple[Reason, ...]:
+    connection = state.connection
+    if not connection.since:
+        trouble = f": {connection.trouble}" if connection.trouble else ""
+        return (
+            Reason(
+                code="not-registered",
+                message=f"nri-nvidia is not registered with a runtime{trouble}",
+                hint="nri-nvidia check says why",
+            ),
+        )
+    if connection.runtime and not connection.runtime.can_inject:
+        return (
+            Reason(
+                code="runtime-takes-nothing",
+                message=f"{connection.runtime.name} takes no devices from NRI plugins",
+                hint="use nri-nvidia-runtime, or a CDI specification",
+            ),
+        )
+    return ()
+
+
+def _decision(rules: pipeline.Policy, inventory: host.Inventory) -> tuple[Reason, ...]:
+    """Decide over a container that asks for all GPUs; policy has no say, the node alone has."""
+    request = request_model.GpuRequest(
+        source=request_model.Source.ENV,
+        devices=("all",),
+        capabilities=rules.request.default_capabilities & rules.request.supported_capabilities,
+    )
+    plan = pipeline.plan(
+        containers.Container(id="ready", privileged=True),
+        inventory,
+        rules,
+        parsed=parse.Parsed(request=request),
+    )
+    if plan.decision is pipeline.Decision.DENY:
+        return ()
+    if plan.decision is pipeline.Decision.INJECT and plan.assigned:
+        return ()
+    return plan.reasons[-1:] or (
+        Reason(code="no-usable-gpu", message="this node has no GPU that can be given"),
+    )
