@@ -50,8 +50,11 @@ def cover(path: str, shown: list[str]) -> str:
         proc, driver = descend(root, "proc"), descend(root, DRIVER)
     except OSError:
         return "this container's /proc has no driver/nvidia"
-    if Mount(read_mounts()[mount_id(proc)]).kind != b"proc":
+    mounts = read_mounts()
+    if Mount(mounts[mount_id(proc)]).kind != b"proc":
         return "this container's /proc is not the kernel's"
+    if Mount(mounts[mount_id(driver)]).shared:  # as one may have it that mounts for the host
+        return "this container's /proc is the host's, where the cover would be too"
     texts = {name: text for name in TEXTS if (text := read_text(driver, name)) is not None}
     if shown == [EVERYTHING]:
         names = [name.decode() for name in posix.listdir(name_of(driver))]

@@ -130,7 +130,9 @@ class Mount:
         self.identifier, self.parent, self.device = words[:3]
         self.root, self.point = map(plain, words[3:5])
         self.read_only = b"ro" in words[5].split(b",")
-        self.kind = words[words.index(b"-", 6) + 1]
+        end = words.index(b"-", 6)
+        self.shared = any(word.startswith(b"shared:") for word in words[6:end])
+        self.kind = words[end + 1]
 
 
 def plain(word: bytes) -> str:

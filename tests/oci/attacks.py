@@ -68,6 +68,9 @@ ATTACKS = {
     "links into /proc/driver/nvidia": Proof(
         "test_defences.test_proc_of_the_driver_is_not_touched"
     ),
+    "a /proc that is the host's": Proof(
+        "test_defences.test_a_proc_that_is_the_hosts_is_not_covered"
+    ),
     "a hostile ld.so.cache": Proof("test_defences.test_cve_2025_23267_a_cache_by_a_link"),
     "a hostile ld.so.conf": Proof("test_defences.test_cve_2025_23267_names_of_the_hosts_files"),
     "an ld.so.conf without end": Proof("test_hostile_files.test_a_configuration_without_end"),

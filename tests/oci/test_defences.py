@@ -7,6 +7,7 @@ NVIDIA's own vulnerabilities are here by their numbers, as far as they are not r
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -342,7 +343,7 @@ def test_proc_of_the_driver_is_not_touched(case, runtime, earlier):
         shutil.rmtree(ready.root / "etc/ld.so.conf.d")
         (ready.root / "etc/ld.so.conf.d").symlink_to("/proc/driver/nvidia")
         result = ready.run(
-            runtime, ["/bin/sh", "-c", TELL, "/proc/driver/nvidia"],
+            runtime, ["/bin/sh", "-c", TELL, "/proc/driver/nvidia"], options=["--skip", "proc"],
             change=lambda document, root=ready.root: earlier(document, root),
         )  # fmt: skip
         assert result.status == 0, result.errors
@@ -362,3 +363,31 @@ def test_the_drivers_texts_in_proc_are_seen(case, runtime, earlier):
     assert (result.status, result.errors, result.report["ok"]) == (0, "", True)
     assert "550.163.01" in result.output
     assert result.output.endswith("/libcuda.so.1\n")
+
+
+def test_a_proc_that_is_the_hosts_is_not_covered(case, runtime, earlier):
+    """A container that has the host's /proc with shared propagation would cover it for the host."""
+    texts = earlier.texts
+    script = (
+        'mount -n -t tmpfs none /proc/driver; cp -r "$0" /proc/driver; mount --make-rshared /; '
+        '"$@"; ls /proc/driver/nvidia >"$0.after"'
+    )
+    prefix = ["unshare", "--mount", "sh", "-c", script, str(texts)]
+    options = ["rbind", "rshared"]
+    proc = {"destination": "/proc", "type": "bind", "source": "/proc", "options": options}
+
+    def change(document):
+        document["mounts"][0] = proc
+        document["linux"]["rootfsPropagation"] = "rshared"
+        spaces = document["linux"]["namespaces"]
+        spaces[:] = [each for each in spaces if each["type"] != "pid"]
+
+    outcome, names = {}, sorted(path.name for path in texts.iterdir())
+    shared = "    if Mount(mounts[mount_id(driver)]).shared:", "    if False:"
+    for name, ready in both_ways(case, shared):
+        result = ready.run(runtime, ["/bin/quiet"], prefix=prefix, change=change)
+        assert result.status == 0, result.errors
+        after = texts.with_name(f"{texts.name}.after").read_text().split()
+        outcome[name] = sorted(after) == names
+    by_itself = Path(runtime).name == "crun"  # which lets no mount spread to the host
+    assert outcome == {"with": True, "without": by_itself}

@@ -165,5 +165,5 @@ def test_a_loop_of_links_is_given_up(case, runtime):
         case.hook = hook
         assert barrier.done
         assert result.status == 0
-        found[name] = [step["name"] for step in result.report["steps"]]
-    assert found == {"with": ["view", "links", "ldcache"], "without": ["view"]}
+        found[name] = "ldcache" in {step["name"] for step in result.report["steps"]}
+    assert found == {"with": True, "without": False}
