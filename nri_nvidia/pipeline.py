@@ -110,7 +110,7 @@ def plan(
             reasons=(*parsed.reasons, Reason.of(parsed.error)),
             request=request,
         )
-    other = present.served(container)
+    other = present.served(container, in_its_place=rules.request.accept_pod_annotations)
     if other:
         return Plan(decision=Decision.IGNORE, reasons=(*parsed.reasons, other), request=request)
     try:

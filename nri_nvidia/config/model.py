@@ -99,6 +99,8 @@ class Request:
     disable_require: bool = False
     swarm_resources: tuple[str, ...] = ()
     annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    accept_pod_annotations: bool = False
+    management_namespaces: tuple[str, ...] = ()
     ignore_imex_channels: bool = False
 
 
@@ -236,6 +238,8 @@ class Config:
                 disable_require=self.request.disable_require,
                 swarm_resources=self.request.swarm_resources,
                 annotation_prefixes=self.request.annotation_prefixes,
+                accept_pod_annotations=self.request.accept_pod_annotations,
+                management_namespaces=self.request.management_namespaces,
                 ignore_imex_channels=self.request.ignore_imex_channels,
             ),
             inject=edit_options.InjectOptions(

@@ -18,14 +18,15 @@ _OTHER_INJECTORS = {
     "nvidia-cdi-hook",
     "nvidia-ctk",
 }
-# The toolkit's NRI plugin takes CDI names from these annotations of a pod (`nri/plugin.go`).
-_PLUGIN_ANNOTATION = "nvidia.cdi.k8s.io"
 _GPU_NODE = re.compile(r"/dev/nvidia(\d{1,9})", re.ASCII)
 _LIBCUDA = re.compile(r"libcuda\.so(?:\.[0-9.]+)?", re.ASCII)
 
 
-def served(container: containers.Container) -> Reason | None:
-    """Recognise ourselves and other injectors at work: there are never two owners."""
+def served(container: containers.Container, *, in_its_place: bool = False) -> Reason | None:
+    """Recognise ourselves and other injectors at work: there are never two owners.
+
+    `in_its_place` tells that NVIDIA's NRI plugin is not there and we read its annotations.
+    """
     for hook in container.hooks:
         if hooks.is_ours(hook):
             return Reason(
@@ -40,15 +41,15 @@ def served(container: containers.Container) -> Reason | None:
                 "nothing is added to it",
                 hint="remove the nvidia runtime class, runtime or CDI device from this container",
             )
-    for suffix in (f"/container.{container.name}", "/pod", ""):
-        key = f"{_PLUGIN_ANNOTATION}{suffix}"
-        if container.annotations.get(key):
-            return Reason(
-                code="other-injector",
-                message=f"the annotation {key} asks NVIDIA's own NRI plugin for GPUs; nothing is "
-                "added to what that gives",
-                hint="remove the annotation to have the variables honoured here",
-            )
+    key = container.plugin_annotation
+    if key and not in_its_place:
+        return Reason(
+            code="other-injector",
+            message=f"the annotation {key} asks NVIDIA's own NRI plugin for GPUs; nothing is "
+            "added to what that gives",
+            hint="remove the annotation to have the variables honoured here, or remove that "
+            "plugin and set request.accept_pod_annotations = true",
+        )
     return None
 
 

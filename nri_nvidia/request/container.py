@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import attrs
 
+PLUGIN_PREFIX = "nvidia.cdi.k8s.io"
+
 
 @attrs.frozen(kw_only=True)
 class Mount:
@@ -67,6 +69,15 @@ class Container:
             prefix = f"{self.namespace}/" if self.namespace else ""
             return f"{prefix}{self.pod}/{self.name}"
         return self.name or self.id[:12] or "container"
+
+    @property
+    def plugin_annotation(self) -> str:
+        """The annotation by which NVIDIA's NRI plugin would serve it, if one has a value.
+
+        That for this container comes before that for the pod (toolkit `nri/plugin.go`).
+        """
+        keys = (f"{PLUGIN_PREFIX}{end}" for end in (f"/container.{self.name}", "/pod", ""))
+        return next((key for key in keys if self.annotations.get(key)), "")
 
     def environment(self, prefix: str = "") -> dict[str, str]:
         """Give the variables, those with a prefix; of one that occurs twice the later counts.

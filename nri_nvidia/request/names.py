@@ -87,7 +87,8 @@ def require_known(devices: Iterable[str], variable: str) -> None:
     for text, name in names:
         if name.kind == MANAGEMENT_KIND:
             raise errors.RequestError(
-                f"{variable}: {text}: only a privileged container is given the management nodes",
+                f"{variable}: {text}: only a privileged container, or one in a namespace of "
+                "request.management_namespaces, is given the management nodes",
                 hint="make the container privileged, or ask for nvidia.com/gpu",
                 code="management-unprivileged",
             )

@@ -34,7 +34,7 @@ class Parsed:
 
 
 def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parsed:
-    """Read a container's request by the order annotations > mounts > environment.
+    """Read a container's request by the order annotations > the pod's > mounts > environment.
 
     The channels are alternatives and are never merged (toolkit `image/devices.go`). IMEX channels
     asked for by mounts do not count as a request for a GPU.
@@ -44,6 +44,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
     noted = list(_misread(container.mounts, rules))
     channel = (
         _from_annotations(container, rules)
+        or _from_pod(container, rules)
         or _from_mounts(container.mounts, rules)
         or _from_environment(env, rules, legacy=legacy)
     )
@@ -64,7 +65,10 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         return Parsed(reasons=tuple(noted))
     noted += _passed_over(source, variable, devices, env, rules)
     named = extras.named(devices)
-    devices, overseeing = _managing(named.devices, container)
+    may_manage = container.privileged is True or (
+        container.namespace in rules.management_namespaces
+    )
+    devices, overseeing = _managing(named.devices, may_manage=may_manage)
     groups = dict.fromkeys((*named.groups, *extras.groups(env)))
     request = model.GpuRequest(
         source=source,
@@ -76,7 +80,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         capabilities=frozenset(),
     )
     try:
-        managed = extras.mig_management(env, privileged=container.privileged is True)
+        managed = extras.mig_management(env, privileged=may_manage)
         chosen = capabilities(env, rules, legacy=legacy)
         wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
     except errors.RequestError as error:
@@ -108,6 +112,7 @@ def markers(rules: policy.RequestPolicy) -> tuple[bytes, ...]:
     texts = [f"{name}=" for name in variables]
     texts += [posixpath.basename(MOUNT_ROOT)] if rules.accept_volume_mounts else []
     texts += rules.annotation_prefixes
+    texts += [containers.PLUGIN_PREFIX] if rules.accept_pod_annotations else []
     # What is no text cannot be in one, either: that no request holds.
     return tuple(text.encode("utf-8", "surrogatepass") for text in dict.fromkeys(texts))
 
@@ -222,6 +227,16 @@ def _from_annotations(
     return (model.Source.ANNOTATION, variable, tuple(name for name in found if name))
 
 
+def _from_pod(container: containers.Container, rules: policy.RequestPolicy) -> _Channel | None:
+    """Read the annotation that NVIDIA's NRI plugin would serve, where we do in its place."""
+    key = container.plugin_annotation if rules.accept_pod_annotations else ""
+    if not key:
+        return None
+    found = [name.strip() for name in container.annotations[key].split(",")]
+    devices = tuple(dict.fromkeys(name for name in found if name))
+    return (model.Source.ANNOTATION, f"annotation {key}", devices) if devices else None
+
+
 def _mount_requests(mounts: Iterable[containers.Mount]) -> list[str]:
     """Give what mounts of /dev/null below the root name, e.g. `GPU-…` or `imex/0`."""
     found = []
@@ -266,16 +281,16 @@ def _misread(mounts: Iterable[containers.Mount], rules: policy.RequestPolicy) ->
 
 
 def _managing(
-    devices: tuple[str, ...], container: containers.Container
+    devices: tuple[str, ...], *, may_manage: bool
 ) -> tuple[tuple[str, ...], tuple[model.MigManagement, ...]]:
-    """Give a privileged container that names NVIDIA's management device all GPUs and MIG's rights.
+    """Give who may name NVIDIA's management device, and does, all GPUs and the rights over MIG.
 
     In any other container's list the name stays, and is refused.
     """
     asked = any(
         (name := names.qualified(d)) and name.kind == names.MANAGEMENT_KIND for d in devices
     )
-    if asked and container.privileged is True:
+    if asked and may_manage:
         return ("all",), tuple(model.MigManagement)
     return devices, ()
 

@@ -15,6 +15,9 @@ class RequestPolicy:
     that replace NVIDIA_VISIBLE_DEVICES where one of them is set. `ignore_imex_channels` is the
     toolkit's feature `ignore-imex-channel-requests`. `annotation_prefixes` are
     those of the container annotations that hold CDI names; none where it is empty.
+    `accept_pod_annotations` takes the place of NVIDIA's NRI plugin, which gives a pod what its
+    annotations `nvidia.cdi.k8s.io` name. Pods of `management_namespaces` may name management
+    devices, as privileged containers may.
     """
 
     accept_env_when_unprivileged: bool = True
@@ -25,3 +28,5 @@ class RequestPolicy:
     swarm_resources: tuple[str, ...] = ()
     ignore_imex_channels: bool = False
     annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    accept_pod_annotations: bool = False
+    management_namespaces: tuple[str, ...] = ()

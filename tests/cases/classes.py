@@ -23,6 +23,7 @@ CATEGORIES = (
     "cuda-compat",
     "cdi-requests",
     "k8s-device-plugin",
+    "nri-plugin",
     "mode",
     "security",
     "driver-files",
@@ -80,6 +81,8 @@ OTHERWISE = {
     "select-jit-busid": "PCI bus ids are accepted in every door: harmless, and legacy has them",
     "security-ldconfig-relative": "hook.ldconfig is the host's always, and no setting makes it the "
     "container's; a path that is not absolute is refused with the file",
+    "nri-3": "a management name in a foreign namespace fails the creation: never silent",
+    "nri-5": "the same as nri-3",
     "annotations-one": "a name of another vendor in an annotation is the runtime's to resolve",
     "resolve-ann_ws": "blanks around a name in an annotation mean nothing, as in the variables",
     "select-jit-lower-uuid": "the case of a UUID does not matter",

@@ -72,6 +72,31 @@ def test_what_the_device_plugin_hands_on(name):
     }
 
 
+@recorded.of("nri-plugin")
+def test_in_the_place_of_nvidias_nri_plugin(name):
+    """A pod's annotation is served as that plugin would, management by namespace included."""
+    given, expected = recorded.NOW[name]["input"], recorded.NOW[name]["expected"]
+    shown = containers.Container(
+        name=given["container"],
+        namespace=given["pod_namespace"],
+        annotations=given["pod_annotations"],
+        pod_annotations=given["pod_annotations"],
+    )
+    rules = policy.RequestPolicy(
+        accept_pod_annotations=True, management_namespaces=tuple(given["allowed_namespaces"])
+    )
+    plan = pipeline.plan(shown, inventories.EIGHT, pipeline.Policy(request=rules))
+    wanted = expected["cdi_devices"]
+    if wanted is None:
+        assert plan.request is None
+    elif wanted == ["management.nvidia.com/gpu=0"]:
+        assert plan.request.wants_all
+        assert plan.request.mig_management
+    else:
+        assert list(plan.request.devices) == wanted
+        assert plan.decision is pipeline.Decision.INJECT
+
+
 @recorded.of("mode")
 def test_no_mode_is_needed(name):
     """Whatever mode the toolkit picks for a request, names and ids are served alike."""

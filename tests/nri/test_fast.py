@@ -38,7 +38,10 @@ mounts = st.builds(
     st.lists(texts, max_size=3),
 )
 keys = st.one_of(
-    texts, st.builds("{}{}".format, st.sampled_from(["cdi.k8s.io/", "my.prefix"]), texts)
+    texts,
+    st.builds(
+        "{}{}".format, st.sampled_from(["cdi.k8s.io/", "my.prefix", "nvidia.cdi.k8s.io"]), texts
+    ),
 )
 containers = st.builds(
     api.Container,
@@ -70,6 +73,7 @@ policies = st.builds(
     accept_env_when_unprivileged=st.booleans(),
     accept_volume_mounts=st.booleans(),
     swarm_resources=st.sampled_from([(), ("SWARM",)]),
+    accept_pod_annotations=st.booleans(),
     annotation_prefixes=st.sampled_from([(), ("cdi.k8s.io/",), ("my.", "cdi.k8s.io/"), ("",)]),
 )
 
