@@ -15,7 +15,7 @@ from typing import Any
 import packages
 from packages import Apt, Package, SetupError
 
-SCHEMA = 1
+SCHEMA = 2
 LIMIT = 60_000_000
 """Bytes of one archive; what is bigger adds nothing for what it costs."""
 NAMES = (
@@ -29,8 +29,17 @@ NAMES = (
     "nvidia-egl-common", "nvidia-egl-icd", "nvidia-opencl-common", "nvidia-opencl-icd",
     "nvidia-persistenced", "nvidia-powerd", "nvidia-smi", "nvidia-vdpau-driver",
     "nvidia-vulkan-common", "nvidia-vulkan-icd", "libnvidia-egl-gbm1",
-    "libnvidia-egl-wayland1", "xserver-xorg-video-nvidia", "firmware-nvidia-gsp",
+    "libnvidia-egl-wayland1", "nvidia-xconfig", "xserver-xorg-video-nvidia",
+    "firmware-nvidia-gsp",
 )  # fmt: skip
+OWN_VERSION = {"libnvidia-egl-gbm1", "libnvidia-egl-wayland1"}
+NAMES32 = (
+    "libcuda1", "libegl-nvidia0", "libgles-nvidia1", "libgles-nvidia2", "libglx-nvidia0",
+    "libnvcuvid1", "libnvidia-allocator1", "libnvidia-egl-gbm1", "libnvidia-eglcore",
+    "libnvidia-encode1", "libnvidia-fbc1", "libnvidia-glcore", "libnvidia-gpucomp",
+    "libnvidia-ml1", "libnvidia-opticalflow1", "nvidia-opencl-icd", "nvidia-vdpau-driver",
+)  # fmt: skip
+"""For 32-bit programs; of all that there is what no other needs is left out, for its size."""
 PAPERS = re.compile(r"^/usr/share/(doc|bug|lintian|man)/")
 
 
@@ -70,26 +79,30 @@ def known(index: Path) -> dict[str, Any] | None:
 def unpack(apt: Apt, directory: Path, cuda: Package) -> dict[str, Any]:
     """Fetch and unpack one version of every package; return its record.
 
-    The record tells for each package the paths of its files and links, papers left out.
+    The record tells for each package the paths of its files and links, papers left out; one for
+    32-bit programs is named with its architecture, `libcuda1:i386`.
     """
-    offered = [each for each in apt.suite(NAMES, cuda.suite) if each.upstream == cuda.upstream
-               or each.name in {"libnvidia-egl-gbm1", "libnvidia-egl-wayland1"}]  # fmt: skip
+    offered = of_version(cuda, apt.suite(NAMES, cuda.suite))
     sizes = apt.sizes(offered)
     wanted = [each for each in offered if sizes[each.name] <= LIMIT]
+    if apt.architecture in packages.FOREIGN:
+        foreign, _ = packages.FOREIGN[apt.architecture]
+        wanted += of_version(cuda, apt.suite(NAMES32, cuda.suite, foreign))
     place = directory / cuda.upstream
     contents = {}
     with packages.Staged(place) as work:
         packages.skeleton(work)
         for package, archive in zip(wanted, apt.fetch(wanted), strict=True):
             packages.unpack(archive, work)
-            contents[package.name] = [
-                path for path in packages.members(archive) if not PAPERS.match(path)
-            ]
+            native = package.architecture == apt.architecture
+            name = package.name if native else f"{package.name}:{package.architecture}"
+            contents[name] = [path for path in packages.members(archive) if not PAPERS.match(path)]
         for name in ("doc", "bug", "lintian", "man"):
             shutil.rmtree(work / "usr/share" / name, ignore_errors=True)
         link(work, packages.control(archive_of(apt, wanted, "nvidia-alternative"), "postinst"))
-        triplet = next((work / "usr/lib").glob("*-linux-gnu")).name
-        conf = f"/usr/local/lib\n/lib/{triplet}\n/usr/lib/{triplet}\n"
+        triplets = sorted(path.name for path in (work / "usr/lib").glob("*-linux-gnu"))
+        places = [f"{top}/{each}\n" for each in triplets for top in ("/lib", "/usr/lib")]
+        conf = "".join(["/usr/local/lib\n", *places])
         (work / "etc/ld.so.conf").write_text(conf, encoding="utf-8")
         packages.run(["/sbin/ldconfig", "-r", work])
     return {
@@ -100,6 +113,11 @@ def unpack(apt: Apt, directory: Path, cuda: Package) -> dict[str, Any]:
         "packages": contents,
         "skipped": [each.name for each in offered if each not in wanted],
     }
+
+
+def of_version(cuda: Package, offered: list[Package]) -> list[Package]:
+    """Return the packages of the driver's version, and those that have one of their own."""
+    return [each for each in offered if each.upstream == cuda.upstream or each.name in OWN_VERSION]
 
 
 def archive_of(apt: Apt, wanted: list[Package], name: str) -> Path:

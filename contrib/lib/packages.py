@@ -21,7 +21,9 @@ from typing import IO, NamedTuple
 RELEASES = ("bookworm", "trixie", "sid")
 """The releases looked into, from old to new."""
 SUITES = ("bookworm", "bookworm-backports", "trixie", "trixie-backports", "sid")
-COMPONENTS = "main non-free non-free-firmware"
+COMPONENTS = "main contrib non-free non-free-firmware"
+FOREIGN = {"amd64": ("i386", "contrib non-free")}
+"""The architecture of 32-bit programs by the machine's own, and what is looked into for it."""
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 FRESH = 12 * 3600
 """Seconds for which package lists are not asked for again."""
@@ -37,6 +39,7 @@ class Package(NamedTuple):
     name: str
     version: str
     suite: str
+    architecture: str
 
     def archive(self, directory: Path) -> Path | None:
         """Return the package's archive in a directory, named as apt names it, if it is there.
@@ -44,7 +47,8 @@ class Package(NamedTuple):
         A colon of the version is quoted; the architecture may be `all`.
         """
         stem = f"{self.name}_{self.version.replace(':', '%3a')}"
-        return next(directory.glob(f"{stem}_*.deb"), None)
+        places = (directory / f"{stem}_{each}.deb" for each in (self.architecture, "all"))
+        return next((place for place in places if place.exists()), None)
 
     @property
     def upstream(self) -> str:
@@ -100,8 +104,9 @@ class Apt:
         for line in self._apt("apt-cache", "madison", *names).splitlines():
             package, version, source = (part.strip() for part in line.split("|"))
             if source.endswith("Packages"):
-                suite = source.split()[1].split("/")[0]
-                found.append(Package(package, version, suite))
+                _, suite, architecture, _ = source.split()
+                name = package.partition(":")[0]
+                found.append(Package(name, version, suite.split("/")[0], architecture))
         return found
 
     def only(self, name: str, suite: str) -> Package:
@@ -132,7 +137,8 @@ class Apt:
             *names,
         )
         pattern = re.compile(r"^Inst (\S+?)(?::\S+)? \((\S+) ", re.MULTILINE)
-        return [Package(match[1], match[2], suite) for match in pattern.finditer(told)]
+        own = self.architecture
+        return [Package(match[1], match[2], suite, own) for match in pattern.finditer(told)]
 
     def fetch(self, packages: Sequence[Package]) -> list[Path]:
         """Return the packages' archives, downloading what is not there yet.
@@ -143,7 +149,7 @@ class Apt:
         wanted = [each for each in packages if each.archive(self.archives) is None]
         if wanted:
             with tempfile.TemporaryDirectory(dir=self.directory, prefix="partial-") as partial:
-                names = [f"{each.name}={each.version}" for each in wanted]
+                names = [f"{each.name}:{each.architecture}={each.version}" for each in wanted]
                 self._apt("apt-get", "download", "-qq", *names, cwd=partial)
                 for archive in Path(partial).glob("*.deb"):
                     self.fetched += archive.stat().st_size
@@ -156,17 +162,22 @@ class Apt:
             raise SetupError(f"apt did not give {package.name} {package.version}")
         return found
 
-    def suite(self, names: Sequence[str], suite: str) -> list[Package]:
-        """Return those of the packages that one suite has, each in its newest version there."""
+    def suite(self, names: Sequence[str], suite: str, architecture: str = "") -> list[Package]:
+        """Return those of the packages that one suite has, each in its newest version there.
+
+        They are the machine's own architecture's unless another is named.
+        """
         best: dict[str, Package] = {}
-        for each in self.versions(*names):
+        wanted = architecture or self.architecture
+        for each in self.versions(*(f"{name}:{wanted}" for name in names)):
             if each.suite == suite and newest([best.get(each.name, each), each]) == each:
                 best[each.name] = each
         return list(best.values())
 
     def sizes(self, chosen: Sequence[Package]) -> dict[str, int]:
-        """Return the bytes of each package's archive."""
-        told = self._apt("apt-cache", "show", *(f"{each.name}={each.version}" for each in chosen))
+        """Return the bytes of each package's archive; all are of one architecture."""
+        names = [f"{each.name}:{each.architecture}={each.version}" for each in chosen]
+        told = self._apt("apt-cache", "show", *names)
         names = re.findall(r"^Package: (\S+)$", told, re.MULTILINE)
         sizes = re.findall(r"^Size: (\d+)$", told, re.MULTILINE)
         return dict(zip(names, map(int, sizes), strict=True))
@@ -197,11 +208,14 @@ class Apt:
             return
         self._ready = True
         sources = self.directory / "sources.list"
-        if sources.exists() and time.time() - sources.stat().st_mtime < FRESH:
+        self._configure()  # with the paths of this checkout, which may be a copy of another
+        known = sources.exists() and f" {COMPONENTS}\n" in sources.read_text(encoding="utf-8")
+        if known and time.time() - sources.stat().st_mtime < FRESH:
             return
-        self._configure()
         base = mirror(self.release)
-        lines = [line for suite in SUITES if (line := self._update(base, suite))]
+        lines = [self._update(base, suite, self.architecture, COMPONENTS) for suite in SUITES]
+        if self.architecture in FOREIGN:
+            lines += [self._update(base, suite, *FOREIGN[self.architecture]) for suite in RELEASES]
         if not any(f" {self.release} " in line for line in lines):
             raise SetupError(
                 f"the machine's mirror does not give {self.release}'s package lists: "
@@ -210,10 +224,10 @@ class Apt:
         sources.write_text("".join(lines), encoding="utf-8")
         run(["apt-cache", "gencaches"], env=self._environment())  # each question costs 1 s without
 
-    def _update(self, base: str, suite: str) -> str:
+    def _update(self, base: str, suite: str, architecture: str, components: str) -> str:
         """Fetch one suite's lists and return its source line, "" where the mirror lacks it."""
-        options = f"[arch={self.architecture} signed-by={KEYRING}]"
-        line = f"deb {options} {base} {suite} {COMPONENTS}\n"
+        options = f"[arch={architecture} signed-by={KEYRING}]"
+        line = f"deb {options} {base} {suite} {components}\n"
         one = self.directory / "one.list"
         one.write_text(line, encoding="utf-8")
         command = ["apt-get", "update", "-qq", "-o", f"Dir::Etc::SourceList={one}"]
@@ -223,7 +237,8 @@ class Apt:
         )
         one.unlink()
         if done.returncode:
-            print(f"packages: {suite} is left out: {done.stderr.strip().splitlines()[-1]}")
+            said = [each for each in done.stderr.splitlines() if each.startswith("E:")]
+            print(f"packages: {suite} {architecture} is left out: {'; '.join(said[:1])}")
             return ""
         return line
 
@@ -246,6 +261,9 @@ class Apt:
             "Acquire::Retries": "3",
         }
         text = "".join(f'{key} "{value}";\n' for key, value in settings.items())
+        text += f'APT::Architectures {{ "{self.architecture}"; }};\n'
+        if self.architecture in FOREIGN:
+            text += f'APT::Architectures:: "{FOREIGN[self.architecture][0]}";\n'
         (state / "apt.conf").write_text(text, encoding="utf-8")
 
 

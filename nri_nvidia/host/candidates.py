@@ -45,7 +45,9 @@ def survey(root: Root, search_paths: tuple[str, ...], version: str) -> Survey:
     for place in places:
         for name in root.entries(place):
             stem, mark, rest = name.partition(".so")
-            if not mark or (rest and not rest.startswith(".")) or stem not in catalog.LIBRARIES:
+            if not mark or (rest and not rest.startswith(".")):
+                continue
+            if stem not in catalog.LIBRARIES and not _is_new(stem, rest, version):
                 continue
             real = root.resolve(f"{place}/{name}")
             if real is None:
@@ -56,6 +58,11 @@ def survey(root: Root, search_paths: tuple[str, ...], version: str) -> Survey:
     return Survey(
         root=root, directories=places, candidates=tuple(found), broken=tuple(sorted(broken))
     )
+
+
+def _is_new(stem: str, rest: str, version: str) -> bool:
+    """Tell a library of the loaded driver's exact version that no table knows (yet)."""
+    return bool(version) and rest == f".{version}" and stem not in catalog.OF_THE_HOST
 
 
 def directories(root: Root, search_paths: tuple[str, ...], version: str) -> tuple[str, ...]:

@@ -77,6 +77,13 @@ LIBRARIES: dict[str, str] = {
     for name in names
 }
 
+# Whatever else carries the driver's version is a library that a later driver has brought; the
+# toolkit gives all of them. But these are parts of programs for the host alone, and of X.
+OF_THE_HOST = frozenset(
+    {"libnvidia-gtk2", "libnvidia-gtk3", "libnvidia-wayland-client", "libglxserver_nvidia"}
+)
+NEW = frozenset({"compute", "graphics"})
+
 # Selected by one more capability: EGL's GBM platform is of no use without the allocator, which is
 # a GBM backend by another name (the toolkit's `graphics.go` links it as one).
 ALSO: dict[str, str] = {"libnvidia-allocator": "graphics"}

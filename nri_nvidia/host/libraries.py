@@ -157,7 +157,7 @@ def _files(
             source=reader.seen.root.reported(library[bits, name].real),
             names=_names(library[bits, name]),
             links=_links(library[bits, name]),
-            capabilities=frozenset(labels[bits, name]),
+            capabilities=frozenset(labels[bits, name]) or catalog.NEW,
         )
         for bits, name in sorted(library, key=lambda key: (-key[0], key[1]))
     )
@@ -187,7 +187,8 @@ def _links(one: _Chosen) -> tuple[str, ...]:
 
 
 def _labels(stem: str) -> set[str]:
-    return {catalog.LIBRARIES[stem], *filter(None, [catalog.ALSO.get(stem)])}
+    """Give a library's own capabilities; one that no table knows has those of what needs it."""
+    return set(filter(None, [catalog.LIBRARIES.get(stem), catalog.ALSO.get(stem)]))
 
 
 def _missing(needed: str, by: _Chosen) -> Problem:

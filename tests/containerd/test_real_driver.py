@@ -7,16 +7,14 @@ utility.
 """
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from nri_nvidia.testing import host_kernel, host_spec
+from tests.host import real_driver
 
-from . import conftest, daemons
+from . import daemons
 
 LIBRARIES = "/usr/local/nvidia/lib64"
 
@@ -40,29 +38,13 @@ PACKAGES = {
 @pytest.fixture(scope="session")
 def packages() -> dict:
     """What contrib/setup unpacked: version, root and files by package."""
-    record = conftest.CACHE / "driver/driver.json"
-    if not record.exists():
-        pytest.fail(f"there are no driver packages: {conftest.SETUP}")
-    return json.loads(record.read_text("utf-8"))
-
-
-def link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    return real_driver.record()
 
 
 @pytest.fixture(scope="session")
 def host(packages, tmp_path_factory) -> Path:
     """The packages' files with a kernel's texts and nodes; NVML cannot answer without a driver."""
-    top = tmp_path_factory.mktemp("real") / "host"
-    shutil.copytree(packages["root"], top, symlinks=True, copy_function=link)
-    spec = host_spec.HostSpec(
-        gpus=(host_spec.GpuSpec(),) * 2, driver=packages["version"], nvml=False, sockets=False
-    )
-    host_kernel.write(top, spec)
-    return top
+    return real_driver.build(packages, tmp_path_factory.mktemp("real") / "host")
 
 
 def plan(host: Path, capabilities: str) -> dict:
@@ -137,3 +119,40 @@ async def test_libraries_work_inside_a_container(engine, host, packages):
             smi = await container.exec(["/bin/sh", "-c", "nvidia-smi"])
             # 9 is what the real program says where there is no kernel driver to talk to.
             assert smi.code == 9, smi
+
+
+async def test_graphics_inside_a_container(engine, host, packages):
+    """Graphics' libraries load, 32-bit ones are listed beside, and EGL is told of the GPU."""
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "1",
+        "NVIDIA_DRIVER_CAPABILITIES": "graphics,ngx,compat32",
+    }
+    with daemons.running(engine.nri_socket, host):
+        async with engine.pod() as pod, pod.container("debian-x11", env=env) as container:
+            for name in (await container.probe("ls", LIBRARIES)).split():
+                ldd = await container.exec(["/usr/bin/ldd", "-r", f"{LIBRARIES}/{name}"])
+                absent = {
+                    line.split()[0] for line in ldd.stdout.splitlines() if "not found" in line
+                }
+                # The image has no libgbm, and of the X server nothing at all.
+                assert absent <= {"libgbm.so.1"}, (name, ldd)
+                assert "undefined symbol" not in ldd.stdout or absent, (name, ldd)
+            listed = await container.exec(["/sbin/ldconfig", "-p"])
+            for name in (
+                "libGLX_nvidia.so.0",
+                "libEGL_nvidia.so.0",
+                f"libnvidia-glcore.so.{packages['version']}",
+            ):
+                lines = [line for line in listed.stdout.splitlines() if f"\t{name} " in line]
+                assert [line.rpartition("/")[0].rpartition(" ")[2] for line in lines] == [
+                    "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib32",
+                ], listed.stdout  # fmt: skip
+            profile = await container.exec(
+                ["/bin/cat", "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"]
+            )
+            assert '"EGLVisibleDGPUDevices",0x2]' in profile.stdout
+            for place in ("/etc/vulkan/icd.d/nvidia_icd.json",
+                          "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+                          "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json"):  # fmt: skip
+                found = await container.exec(["/bin/cat", place])
+                assert "nvidia" in found.stdout, place

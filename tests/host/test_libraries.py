@@ -227,3 +227,26 @@ def test_forward_compatibility_directory_is_no_driver(tree):
     cache = [("libcuda.so.1", "/usr/local/cuda/compat/libcuda.so.560.35.05", 64)]
     tree.put("/etc/ld.so.cache", stubs.library_cache(cache))
     assert find(tree, "").version == ""
+
+
+def test_library_of_a_later_driver_is_given(tree):
+    """A name that no table knows counts by the loaded driver's version, with what computes or draws."""
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    for name in ("libnvidia-future", "libnvidia-gtk3", "libglxserver_nvidia"):
+        tree.library(f"/usr/lib64/{name}.so.{V}")
+    tree.library("/usr/lib64/libnvidia-past.so.535.183.01")
+    found = {file.names[0]: file.capabilities for file in tree.scan().files}
+    assert found.pop(f"libnvidia-future.so.{V}") == {"compute", "graphics"}
+    assert set(found) == {"libcuda.so.1", "libnvidia-ml.so.1"}
+
+
+def test_later_drivers_library_goes_with_what_needs_it(tree):
+    """Where a known library needs the new one, it is selected by that one's capability alone."""
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    new = f"libnvidia-future.so.{V}"
+    tree.library(f"/usr/lib64/{new}")
+    tree.library(f"/usr/lib64/libnvidia-encode.so.{V}", "libnvidia-encode.so.1", needed=[new])
+    found = {file.names[0]: file.capabilities for file in tree.scan().files}
+    assert found[new] == {"video"}
