@@ -113,6 +113,8 @@ def plan(
     other = present.served(container, in_its_place=rules.request.accept_pod_annotations)
     if other:
         return Plan(decision=Decision.IGNORE, reasons=(*parsed.reasons, other), request=request)
+    if request.all_lists and inventory.with_all_lists:
+        inventory = inventory.with_all_lists
     try:
         return _decide(container, parsed, request, inventory, rules=rules, context=context)
     except errors.Error as error:

@@ -203,6 +203,8 @@ def _find(request: request_model.GpuRequest, device: str, inventory: host.Invent
         for gpu in inventory.gpus:
             if _bus_numbers(gpu.bus_id) == wanted:
                 return _unless_excluded(request, device, gpu)
+    elif text.lower() in {gpu.uuid.lower() for gpu in inventory.usable}:
+        return _gpu_by_uuid(request, device, text, inventory)  # Orin's has no prefix
     raise _unknown(request, device, inventory)
 
 

@@ -50,12 +50,15 @@ def facts_of(inventory: host.Inventory, gpu: host.Gpu | None) -> conditions.Fact
 
     A GPU that NVML describes without a brand is of brand `unknown`, which images ask for.
     """
+    # A Jetson's driver counts by the board's software: no image can mean that (csv mode, too).
+    tegra = inventory.platform is host.Platform.TEGRA
+    driver = "" if tegra else inventory.driver_version
     if gpu is None:
-        return conditions.Facts(cuda=inventory.cuda_version, driver=inventory.driver_version)
+        return conditions.Facts(cuda=inventory.cuda_version, driver=driver)
     described = bool(gpu.brand or gpu.compute_capability or gpu.architecture)
     return conditions.Facts(
         cuda=inventory.cuda_version,
-        driver=inventory.driver_version,
+        driver=driver,
         has_gpu=True,
         arch=gpu.compute_capability,
         brand=gpu.brand or (_UNKNOWN_BRAND if described else ""),

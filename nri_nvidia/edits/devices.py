@@ -165,6 +165,28 @@ def shared(
     )
 
 
+def groups_needed(
+    nodes: Iterable[model.DeviceEdit], inventory: host.Inventory
+) -> tuple[Reason, ...]:
+    """Say which groups besides root a Jetson's nodes are for: they keep the board's rights."""
+    if inventory.platform is not host.Platform.TEGRA:
+        return ()
+    closed = [node for node in nodes if node.gid and node.mode & 0o006 != 0o006]
+    if not closed:
+        return ()
+    first = f"{closed[0].path} ({closed[0].mode:04o}, group {closed[0].gid})"
+    more = f" and {len(closed) - 1} more nodes" if closed[1:] else ""
+    groups = ", ".join(str(gid) for gid in sorted({node.gid for node in closed}))
+    return (
+        Reason(
+            code="groups-needed",
+            message=f"{first}{more} can be opened by root and members of a group alone: a process "
+            f"of another user needs the supplementary group {groups}",
+            hint=f"securityContext.supplementalGroups: [{groups}]",
+        ),
+    )
+
+
 def require_own_paths(nodes: Iterable[model.DeviceEdit]) -> None:
     """Raise HostError for nodes that a container in a user namespace cannot be given.
 

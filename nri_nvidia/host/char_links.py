@@ -30,6 +30,7 @@ def nodes(inventory: Inventory) -> Iterator[DeviceNode]:
         if gpu.node is not None:
             yield gpu.node
         yield from gpu.nodes
+        yield from gpu.nodes
         yield from gpu.dri_nodes
     yield from (node for _name, node in inventory.caps_nodes)
     yield from inventory.imex_channels

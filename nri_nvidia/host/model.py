@@ -193,6 +193,7 @@ class Inventory:
     preset_reason: str = ""
     driver_root: str = "/"
     dev_root: str = "/"
+    with_all_lists: "Inventory | None" = None
     problems: tuple[Problem, ...] = ()
 
     @property

@@ -71,11 +71,12 @@ def _gpu(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     mig_enabled = _mig_enabled(handle)
     major, minor = _optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle, default=(0, 0))
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
     return {
         "index": index,
-        "uuid": pynvml.nvmlDeviceGetUUID(handle),
+        "uuid": uuid,
         "minor": _optional(pynvml.nvmlDeviceGetMinorNumber, handle, default=-1),
-        "bus_id": _string(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+        "bus_id": _bus_id(handle, integrated=not uuid.startswith("GPU-")),
         "name": _optional(pynvml.nvmlDeviceGetName, handle, default=""),
         "brand": _constant("NVML_BRAND_", _optional(pynvml.nvmlDeviceGetBrand, handle, default=0)),
         "architecture": _constant(
@@ -87,6 +88,14 @@ def _gpu(index: int) -> dict[str, Any]:
         "mig_enabled": mig_enabled,
         "mig_devices": list(_mig_devices(handle)) if mig_enabled else [],
     }
+
+
+def _bus_id(handle: Any, *, integrated: bool) -> str:
+    """Give the PCI address; a GPU that is a part of the processor (Jetson) may have none."""
+    if integrated:
+        place = _optional(pynvml.nvmlDeviceGetPciInfo, handle, default=None)
+        return "" if place is None else _string(place.busId)
+    return _string(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
 def _mig_devices(parent: Any) -> list[dict[str, Any]]:

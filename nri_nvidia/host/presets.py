@@ -10,7 +10,7 @@ import re
 
 import attrs
 
-from . import catalog, nodes, proc, wsl
+from . import catalog, nodes, proc, tegra, wsl
 from .model import Platform
 from .options import Options
 from .root import Root
@@ -18,8 +18,6 @@ from .root import Root
 AUTO = "auto"
 # Where NVIDIA's operator mounts the file system of its driver container.
 OPERATOR_ROOT = "/run/nvidia/driver"
-CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
-_TEGRA_RELEASE = "/etc/nv_tegra_release"
 _OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 _LINE = re.compile(r"""([A-Z_]+)=["']?([^"'\n]*)["']?""")
 _MULTIARCH = tuple(f"/usr/lib/{triplet}" for triplet in catalog.TRIPLETS)
@@ -109,12 +107,13 @@ PRESETS: dict[str, Preset] = {
             ids=("bottlerocket",),
         ),
         Preset(name="operator", title="NVIDIA's driver container", driver_root=OPERATOR_ROOT),
+        Preset(name="jetson", title="NVIDIA Jetson", platform=Platform.TEGRA),
         Preset(name="wsl", title="WSL 2", platform=Platform.WSL),
         GENERIC,
     )
 }
 NAMES = (AUTO, *PRESETS)
-EVIDENCE = (*_OS_RELEASE, OPERATOR_ROOT, wsl.NODE)
+EVIDENCE = (*_OS_RELEASE, OPERATOR_ROOT, wsl.NODE, tegra.RELEASE)
 """Paths by whose presence or content the choice is made."""
 
 
@@ -158,12 +157,28 @@ def choose(options: Options) -> Choice:
     system = options.system
     if _has_node(options, system, wsl.NODE) and not proc.module_version(system):
         return Choice(preset=PRESETS["wsl"], why=f"{wsl.NODE} is there, and no NVIDIA module")
+    board = _tegra(options)
+    if board:
+        return Choice(preset=PRESETS["jetson"], why=board)
     if system.stat(f"{OPERATOR_ROOT}/usr") is not None:
         return Choice(
             preset=PRESETS["operator"],
             why=f"{OPERATOR_ROOT} holds the file system of a driver container",
         )
     return _by_distribution(system)
+
+
+def _tegra(options: Options) -> str:
+    """Say what shows that the board's lists are what counts here; nothing if it is none."""
+    listed = (
+        nodes.parse_listed(options.system.text("/dev.nodes") or "") if options.recorded else {}
+    )
+    dev = nodes.Directory(root=options.system, create=False, listed=listed)
+    processor, integrated = tegra.signs(options.system, dev)
+    known = bool(proc.gpus(options.system))
+    if not tegra.is_tegra(tegra=bool(processor), nvml=known, integrated=bool(integrated)):
+        return ""
+    return f"{integrated or processor} shows a GPU that is a part of the processor"
 
 
 def _by_distribution(system: Root) -> Choice:

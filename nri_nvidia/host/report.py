@@ -22,13 +22,18 @@ LIMIT = 1 << 20
 
 _HEX = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _GPU_UUID = re.compile(f"GPU-{_HEX}", re.IGNORECASE)
+# A GPU that is a part of the processor has neither the prefix nor a PCI address.
+_INTEGRATED_UUID = re.compile(_HEX, re.IGNORECASE)
 _MIG_UUID = re.compile(f"MIG-{_HEX}|MIG-GPU-{_HEX}/\\d+/\\d+", re.IGNORECASE)
 _TEXT_LIMIT = 256
 
 
 @attrs.frozen(kw_only=True)
 class ReportGpu:
-    """One GPU as NVML shows it; `bus_id` in sysfs' form, `minor` -1 where NVML tells none."""
+    """One GPU as NVML shows it; `bus_id` in sysfs' form, `minor` -1 where NVML tells none.
+
+    A GPU that is a part of the processor may have an empty `bus_id`, and a UUID without `GPU-`.
+    """
 
     index: int
     uuid: str
@@ -85,7 +90,7 @@ def _gpu(value: Any, where: str) -> ReportGpu:
     mig = fields.array("mig_devices")
     gpu = ReportGpu(
         index=fields.number("index", required=True),
-        uuid=_matching(fields.text("uuid", required=True), _GPU_UUID, f"{where}.uuid"),
+        uuid=_gpu_uuid(fields.text("uuid", required=True), f"{where}.uuid"),
         minor=fields.number("minor", least=-1, required=True),
         bus_id=proc.normal_bus_id(fields.text("bus_id", required=True)),
         name=fields.text("name"),
@@ -96,7 +101,7 @@ def _gpu(value: Any, where: str) -> ReportGpu:
         mig_enabled=fields.truth("mig_enabled"),
         mig_devices=tuple(_mig(m, f"{where}.mig_devices[{at}]") for at, m in enumerate(mig)),
     )
-    if not gpu.bus_id:
+    if not gpu.bus_id and gpu.uuid.startswith("GPU-"):
         raise _error(f"{where}.bus_id", "is no PCI address like 00000000:07:00.0")
     fields.close()
     _unique(f"{where}.mig_devices", "index", [device.index for device in gpu.mig_devices])
@@ -173,6 +178,12 @@ def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or len(value) > _TEXT_LIMIT or not value.isprintable():
         raise _error(where, f"is no printable text of at most {_TEXT_LIMIT} characters")
     return value
+
+
+def _gpu_uuid(text: str, where: str) -> str:
+    if _INTEGRATED_UUID.fullmatch(text):
+        return text.lower()
+    return _matching(text, _GPU_UUID, where)
 
 
 def _matching(text: str, pattern: re.Pattern[str], where: str) -> str:

@@ -9,7 +9,7 @@ import attrs
 
 from nri_nvidia.errors import HostError
 
-from . import catalog, char_links, devices, files, libraries, presets, proc, reach, report, wsl
+from . import boards, catalog, char_links, devices, files, libraries, presets, proc, reach, report
 from .model import DriverFile, Gpu, Inventory, Platform, Problem
 from .options import Options
 from .root import Root
@@ -29,8 +29,9 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     if options.recorded and nvml is None:
         nvml, said = _recorded_report(system)
         problems += said
-    if choice.preset.platform is Platform.WSL:
-        return _wsl(options, choice, nvml, tuple(problems))
+    if choice.preset.platform is not Platform.PCI:
+        return _of_board(options, choice, nvml, tuple(problems))
+    nvml = nvml and attrs.evolve(nvml, gpus=tuple(gpu for gpu in nvml.gpus if gpu.bus_id))
     version = proc.module_version(system)
     known = devices.tables(options)
     gpus = _gpus(system, known, nvml)
@@ -72,30 +73,22 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     return inventory
 
 
-def _wsl(
+def _of_board(
     options: Options,
     choice: presets.Choice,
     nvml: report.Report | None,
     problems: tuple[Problem, ...],
 ) -> Inventory:
-    found = wsl.find(options.driver, devices.tables(options).directory, nvml)
-    version = nvml.driver_version if nvml else ""
-    inventory = Inventory(
-        driver_version=version,
-        libraries_version=version,
-        cuda_version=nvml.cuda_version if nvml else "",
-        hardware=bool(found.gpus),
-        gpus=found.gpus,
+    found = boards.scan(options, choice, nvml)
+    more = found.with_all_lists
+    return attrs.evolve(
+        found,
         files=identified(found.files, options),
-        nvml_state="ok" if nvml else "absent",
-        layout="wsl",
-        platform=choice.preset.platform,
+        with_all_lists=more and attrs.evolve(more, files=identified(more.files, options)),
+        problems=(*problems, *found.problems),
         preset=choice.preset.name,
         preset_reason=choice.why,
-        problems=(*problems, *found.problems),
     )
-    unreachable = tuple(dict.fromkeys(reach.problems(inventory)))
-    return attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
 
 
 def identified(files: Iterable[DriverFile], options: Options) -> tuple[DriverFile, ...]:

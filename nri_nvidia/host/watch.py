@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import candidates, catalog, devices, presets, proc, wsl
+from . import candidates, catalog, devices, presets, proc, tegra, wsl
 from .model import DeviceNode, DriverFile, Inventory, Platform
 from .options import Options
 from .root import TEXT_LIMIT, Root, must_be_absence
@@ -75,8 +75,10 @@ def of(options: Options, inventory: Inventory) -> Watch:
     for path in presets.EVIDENCE:
         trails.update(system.trail(path))
     trails.update(system.trail("/dev/nvidiactl"), driver.trail("/dev/nvidiactl"))
-    wsl_host = choice.preset.platform is Platform.WSL
-    for path in wsl.watched(driver) if wsl_host else _places(driver, options):
+    looks = {Platform.WSL: wsl.watched, Platform.TEGRA: tegra.watched}
+    look = looks.get(choice.preset.platform)
+    places = look(driver) if look else _places(driver, options)
+    for path in places:
         trails.update(driver.trail(path))
     for file in inventory.files:
         trails.update(shown.trail(posixpath.dirname(file.source)))

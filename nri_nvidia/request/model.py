@@ -79,6 +79,7 @@ class GpuRequest:
     groups: tuple[Group, ...] = ()
     mig_management: tuple[MigManagement, ...] = ()
     disable_require: str = ""
+    all_lists: bool = False
 
     @property
     def wants_all(self) -> bool:

@@ -90,6 +90,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         capabilities=chosen,
         all_capabilities=_wants_all_capabilities(env, legacy=legacy),
         requirements=wanted,
+        all_lists=env.get("NVIDIA_REQUIRE_JETPACK") == "csv-mounts=all",
         disable_require=env.get(requirements.DISABLE, "") if wanted else "",
         mig_management=overseeing or managed,
     )

@@ -14,7 +14,7 @@ import attrs
 
 from nri_nvidia.host.options import Options
 
-from . import host_driver, host_kernel, host_spec, host_wsl
+from . import host_driver, host_jetson, host_kernel, host_spec, host_wsl
 from .host_spec import GpuSpec, HostSpec, MigSpec
 
 __all__ = ["GpuSpec", "HostSpec", "MigSpec", "build", "options_for", "recorded_specs"]
@@ -36,6 +36,9 @@ def build(directory: str | pathlib.Path, spec: HostSpec) -> None:
         raise FileExistsError(f"{top} is not empty")
     if spec.layout == "wsl":
         host_wsl.write(top, spec)
+        return
+    if spec.layout in host_jetson.BOARDS:
+        host_jetson.write(top, spec)
         return
     host_kernel.write(top, spec)
     host_driver.write(top, spec)
@@ -101,6 +104,8 @@ def recorded_specs() -> dict[str, HostSpec]:
     two = (GpuSpec(model="RTX4090"), GpuSpec(model="RTX4090"))
     for name, windows, nvml in (("wsl-2xrtx4090", two, True), ("wsl-no-nvml", two[:1], False)):
         specs[name] = HostSpec(gpus=windows, layout="wsl", driver="566.36", cuda="12.7", nvml=nvml)
+    for name in host_jetson.BOARDS:
+        specs[name] = HostSpec(layout=name, cuda="12.6")
     return {name: attrs.evolve(spec, recorded=True) for name, spec in specs.items()}
 
 

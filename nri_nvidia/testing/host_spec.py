@@ -13,7 +13,7 @@ from . import host_layouts
 LAYOUTS = tuple(host_layouts.LAYOUTS)
 GROUPS = ("gds", "mofed", "gdrcopy", "nvswitch")
 # Hosts that have other things than a PCI host has; they can only be recorded.
-PLATFORMS = ("wsl",)
+PLATFORMS = ("wsl", "jetson-xavier", "jetson-orin", "jetson-thor")
 
 # A name for deterministic UUIDs, so that a host is the same each time it is built.
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")

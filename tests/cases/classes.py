@@ -32,16 +32,9 @@ CATEGORIES = (
     "application-profile",
 )
 
-LATER: dict[str, str] = {
-    "mode-platform-2": "Jetson preset: how such a host is told",
-    "mode-platform-3": "the same as mode-platform-2",
-    "mode-platform-5": "the same as mode-platform-2",
-    "mode-request-5": "the same as mode-platform-2",
-}
+LATER: dict[str, str] = {}
 
 OTHER_MODE = {
-    "select-csv-3": "csv: Jetson names its one device; ours are those of a PCI host",
-    "select-csv-4": "csv: Jetson; `none` is none here on every host",
     "reqcsv-bang": "csv: a lone ! is no operator there; the legacy dialect takes it for !=",
     "reqcsv-brand_unset": "csv: what is not known fails there; in the legacy dialect it holds",
     "reqcsv-cuda_unset": "csv: the same as reqcsv-brand_unset",
@@ -57,9 +50,7 @@ INTERNAL = {
     "cdireq-modes-3": "the same as cdireq-modes-0",
     "cdireq-modes-5": "the same as cdireq-modes-0",
     "cdireq-modes-6": "the same as cdireq-modes-0",
-    "mode-platform-0": "one way serves every request: there are no modes to choose from",
-    "mode-platform-6": "the same as mode-platform-0",
-    "mode-request-0": "the same as mode-platform-0",
+    "mode-request-0": "one way serves every request: there are no modes to choose from",
     "hook-ctk-args": "the names of the toolkit's two programs",
     "ldconfig-hook-args": "how the toolkit tells its hook the folders; ours knows its two",
     "annotations-invalid-kept": "the form of a CDI name is checked at a later stage upstream; "

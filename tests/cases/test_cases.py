@@ -12,11 +12,13 @@ from nri_nvidia import errors, resolve
 from nri_nvidia.config import load
 from nri_nvidia.edits import devices, fabric
 from nri_nvidia.host import model as host
+from nri_nvidia.host import options, scan
 from nri_nvidia.oci import bundle
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import names, parse, policy, requirements
 from tests.cases import classes
 
+JETSON = pathlib.Path(__file__).parents[1] / "hosts/jetson-xavier"
 CASES = {
     case["id"]: case
     for case in json.loads(
@@ -43,6 +45,7 @@ CODES = {
     "invalid MIG capability path": {"mig-capability-missing"},
     "invalid channel ID": {"invalid-imex-channel"},
     "not found": {"imex-channel-missing"},
+    "unsupported device id": {"no-such-gpu"},
     "unknown device": {"no-such-gpu", "no-such-mig-device", "volume-mounts-not-accepted"},
     "identifier is not a valid UUID or index": {"no-such-gpu"},
 }
@@ -194,7 +197,10 @@ def node(path, minor, major=195):
 
 
 def inventory(given):
-    """Build the host of a device-selection case."""
+    """Build the host of a device-selection case; one for a Jetson is recorded."""
+    if given.get("tegra"):
+        assert given["devices"] == 1
+        return scan.scan(options.Options.for_recorded(str(JETSON)))
     gpus = tuple(
         host.Gpu(
             index=gpu["index"],
@@ -251,6 +257,9 @@ def test_device_selection(name):
     extra = {path for path in expected.get("extra", ()) if "(" not in path}
     assert extra <= set(paths)
     if extra:
+        return
+    if given["host"].get("tegra"):
+        assert paths == expected["devices"]
         return
     gpu_nodes = [path for path in paths if path[len("/dev/nvidia") :].isdigit()]
     assert gpu_nodes == expected["gpu_nodes"]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorded cases of CDI names, of NVIDIA's device plugin and of its runtime's modes."""
 
+import pytest
+
 from nri_nvidia import pipeline
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import names, parse, policy
@@ -97,7 +99,7 @@ def test_in_the_place_of_nvidias_nri_plugin(name):
         assert plan.decision is pipeline.Decision.INJECT
 
 
-@recorded.of("mode")
+@pytest.mark.parametrize("name", [n for n in recorded.NOW if n.startswith("mode-request-")])
 def test_no_mode_is_needed(name):
     """Whatever mode the toolkit picks for a request, names and ids are served alike."""
     given = recorded.NOW[name]["input"]
