@@ -19,6 +19,7 @@ _MIG_PATH = re.compile(r"(?i:MIG-)((?i:GPU-)[0-9A-Fa-f-]+)/([0-9]{1,9})/([0-9]{1
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.[0-7]")
 _MIN_PREFIX_DIGITS = 8
 _MOST_LISTED = 16
+_MOST_DEVICES = 1024  # more than any node has; other containers wait meanwhile
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +49,13 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
     its domain, or a MIG device as `MIG-<uuid>`, `<gpu>:<mig>` or `MIG-GPU-<uuid>/<gi>/<ci>`. Case
     does not matter. `all` is every GPU that is not in MIG mode and every MIG device.
     """
+    if len(request.devices) > _MOST_DEVICES:
+        raise errors.RequestError(
+            f"{request.variable}: {len(request.devices)} devices are named; at most "
+            f"{_MOST_DEVICES} are looked for",
+            hint="write all for every GPU",
+            code="too-many-devices",
+        )
     names.require_known(request.devices, request.variable)
     keyword = names.keyword(request.devices)
     everything, nothing = keyword == "all", keyword == "none" or not request.devices

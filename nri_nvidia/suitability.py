@@ -11,6 +11,8 @@ from nri_nvidia.request import model as request_model
 
 _MOST = 32
 """How many requirements one container may state, as upstream."""
+_LONGEST = 16384
+"""How long all of them may be: those of images have some 2000 characters, and others wait."""
 _UNKNOWN_BRAND = "unknown"
 
 
@@ -30,6 +32,14 @@ def require(
             f"{len(stated)} requirements are stated by variables NVIDIA_REQUIRE_*; at most "
             f"{_MOST} are read",
             hint="join them by commas in one variable, or set NVIDIA_DISABLE_REQUIRE=true",
+            code="too-many-requirements",
+        )
+    length = sum(len(each.text) for each in stated)
+    if length > _LONGEST:
+        raise errors.RequestError(
+            f"the requirements of the variables NVIDIA_REQUIRE_* are {length} characters long; at "
+            f"most {_LONGEST} are read",
+            hint="shorten them, or set NVIDIA_DISABLE_REQUIRE=true",
             code="too-many-requirements",
         )
     gpus: list[host.Gpu | None] = list(dict.fromkeys(item.gpu for item in assigned))
@@ -96,6 +106,7 @@ def _not_checked(
 ) -> Reason:
     silent = inventory.nvml_state == "absent"
     why = "NVML has not answered" if silent else "NVML does not tell it of this node or GPU"
+    why = why if inventory.driver_version else "no driver of a known version is loaded"
     return Reason(
         code="requirement-not-checked",
         message=f"{requirement.variable}: {errors.printable(term, 200)} counts as met: {why}",

@@ -42,6 +42,13 @@ def test_all_is_every_gpu_and_none_is_no_gpu():
     assert resolve.resolve(ask(), EIGHT) == resolve.Allocation()
 
 
+def test_number_of_devices_has_a_limit():
+    """A list of thousands is refused as such, so that nobody waits for it."""
+    shares = [f"{UUIDS[0]}::{number}" for number in range(1025)]
+    assert refusal(EIGHT, *shares).code == "too-many-devices"
+    assert indices(EIGHT, *shares[:1024]) == [0]
+
+
 def test_order_is_that_of_the_bus_whatever_the_request():
     """A list in any order, with one GPU named twice, gives each once in bus order."""
     assert indices(EIGHT, "5", UUIDS[2], "0000:07:00.0", "2") == [0, 2, 5]

@@ -85,6 +85,16 @@ def test_requirement_counts_where_gpus_are_given_only():
     assert codes(plan) == ["no-gpu-on-node"]
 
 
+def test_requirements_have_a_limit():
+    """An image cannot have the daemon busy with its requirements while others wait."""
+    long = decide(f"NVIDIA_REQUIRE_A={'cuda>=99 ' * 4000}")
+    many = decide(*(f"NVIDIA_REQUIRE_{n}=cuda>=1" for n in range(33)))
+    assert codes(long) == codes(many) == ["too-many-requirements"]
+    assert "36000 characters" in long.reasons[0].message
+    assert "33 requirements" in many.reasons[0].message
+    assert decide("NVIDIA_REQUIRE_A=" + " ".join(["cuda>=99"] * 1000 + ["cuda>=12"])).edits
+
+
 def test_mig_device_is_judged_by_its_gpu():
     """A MIG device has the brand and the compute capability of its GPU."""
     host = inventories.mig_host()

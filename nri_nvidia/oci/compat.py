@@ -57,7 +57,7 @@ def pick(
     """Give the version of a directory's CUDA driver if it is to be used, and why or why not."""
     versions = compat_versions(folder)
     if len(versions) > 1:
-        return "", f"not used: {folder} holds {len(versions)} files libcuda.so.*.*, not one"
+        return "", f"not used: {folder} holds more than one file libcuda.so.*.*"
     if not versions:
         return "", ""
     what = f"the CUDA driver {versions[0]} of {folder}"
@@ -69,12 +69,13 @@ def pick(
 
 
 def compat_versions(folder: str) -> list[str]:
-    """Give the versions in the names of the files `libcuda.so.*.*` of a directory."""
+    """Give the versions in the names of files `libcuda.so.*.*` of a directory, two at most."""
+    found: list[str] = []
     with Suppressed(OSError):
-        names = posix.listdir(folder)
-        found = [name for name in names if name.startswith("libcuda.so.") and "." in name[11:]]
-        return [name[11:] for name in found if is_file(f"{folder}/{name}")]
-    return []
+        for name in posix.listdir(folder):
+            if name.startswith("libcuda.so.") and "." in name[11:] and len(found) < 2:
+                found += [name[11:]] if is_file(f"{folder}/{name}") else []
+    return found
 
 
 def why_not(version: str, host: str, note: dict[str, object]) -> str:
