@@ -61,7 +61,7 @@ def size(count: int) -> str:
 
 def paint(text: str, code: str) -> str:
     """Colour a text on a terminal that wants colour (https://no-color.org)."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not code or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{code}m{text}\033[0m"
 

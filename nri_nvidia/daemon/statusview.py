@@ -57,6 +57,7 @@ async def document(
         "missed": [_named(container) for container in state.ledger.missed.values()],
         "decisions": [_decided(decided) for decided in state.ledger.decisions],
         "counts": dict(state.ledger.counts),
+        "hooks": dict(state.ledger.tallies.hooks),
         "findings": findings,
     }
 

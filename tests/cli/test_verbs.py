@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from nri_nvidia import cli
-from nri_nvidia.cli import output, status
+from nri_nvidia.cli import output
 
 HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
 
@@ -42,23 +42,6 @@ def test_status_without_a_daemon_exits_with_3(capsys, tmp_path):
     said = capsys.readouterr().err
     assert str(path) in said
     assert "nri-nvidia run" in said
-
-
-def test_status_text_of_a_daemon_that_is_not_registered():
-    """The missing registration comes first."""
-    document = {
-        "runtime": {"registered": False, "name": None, "version": None, "since": None},
-        "driver": {"loaded": False},
-        "gpus": [],
-        "missed": [{"id": "abc", "namespace": "ns", "pod": "p", "name": "c"}],
-        "decisions": [],
-        "findings": [{"code": "x", "message": "a sentence", "hint": "do it"}],
-    }
-    lines = status.text(document, 0.0)
-    assert lines[0] == "runtime: not registered"
-    assert lines[1] == "driver: not loaded"
-    assert "  ns/p/c (abc)" in lines
-    assert "  a sentence [x]" in lines
 
 
 def test_columns_of_rows_of_different_length():

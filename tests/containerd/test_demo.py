@@ -100,7 +100,7 @@ def test_it_runs_to_its_end() -> None:
     """Exit status 0, after the nodes and libraries in a container and the daemon's status."""
     with running(machines.ROOT / "contrib/demo") as demo:
         assert demo.end() == (0, NOTHING_LEFT), demo.printed
-    for text in ("nvidiactl", "libcuda.so.1", "nvidia-smi", "HELD BY", "demo", "all of it worked"):
+    for text in ("nvidiactl", "libcuda.so.1", "nvidia-smi", "held by", "demo", "all of it worked"):
         assert text in demo.printed
 
 

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of `status`: at a glance, in 80 columns, live where that is wanted."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+
+import pytest
+
+from nri_nvidia import cli
+from nri_nvidia.cli import statustext
+from nri_nvidia.testing import host, host_spec, runtime
+from tests.containerd import daemons
+from tests.daemon.conftest import gpu_host, together
+
+__all__ = ["gpu_host", "together"]
+
+NAMED = {"id": "abc", "namespace": "ns", "pod": "p", "name": "c"}
+AWAY = {
+    "runtime": {"registered": False, "name": None, "version": None, "since": None},
+    "driver": {"loaded": False},
+    "ready": False,
+    "not_ready": [{"code": "not-registered", "message": "nobody took us in", "hint": ""}],
+    "gpus": [],
+    "containers": [],
+    "missed": [NAMED],
+    "decisions": [],
+    "counts": {},
+    "hooks": {},
+    "findings": [{"code": "x", "message": "a sentence " * 20, "hint": "do it"}],
+}
+
+
+def test_daemon_that_is_not_registered():
+    """The missing registration comes first; what is long is wrapped, with its code."""
+    lines = statustext.text(AWAY, 0.0)
+    assert lines[0] == "runtime: not registered"
+    assert "ready: no: nobody took us in" in lines
+    assert "  ns/p/c (abc)" in lines
+    assert lines[-1] == "    do it"
+    assert lines[-2].endswith("[x]")
+    assert max(map(len, lines)) <= statustext.WIDTH
+
+
+def test_node_in_use(together):
+    """Per GPU all it is called by, and who holds it, since when, with which capabilities."""
+
+    async def body(pair):
+        await asyncio.to_thread(pair.daemon.nvml_answered)
+        await pair.create(1, "NVIDIA_VISIBLE_DEVICES=3")
+        await pair.create(2, "NVIDIA_VISIBLE_DEVICES=3", "NVIDIA_DRIVER_CAPABILITIES=all")
+        with pytest.raises(runtime.CreationFailed):
+            await pair.create(4, "NVIDIA_VISIBLE_DEVICES=9")
+        done = await asyncio.to_thread(pair.daemon.ask, "status")
+        gpu = json.loads((await asyncio.to_thread(pair.daemon.ask, "status", "--json")).stdout)[
+            "gpus"
+        ][3]
+        lines = done.stdout.splitlines()
+        assert max(map(len, lines)) <= statustext.WIDTH
+        assert "\x1b" not in done.stdout
+        at = next(n for n, line in enumerate(lines) if line.startswith("3 "))
+        for part in (gpu["uuid"][:12], gpu["bus_id"], gpu["name"], "79.65 GiB"):
+            assert part in lines[at]
+        assert lines[at + 1].split()[:2] == ["held", "by"]
+        assert lines[at + 1].endswith("compute,utility  team/pod/c1")
+        assert lines[at + 2].endswith("7 capabilities   team/pod/c2")
+        assert lines[at + 3].startswith("4 ")
+        assert lines[at + 3].endswith("  free")
+        assert any(line.endswith("[no-such-gpu]") for line in lines)
+        assert "since the start: 2 inject, 1 error" in lines
+
+    together(body)
+
+
+def test_mig_devices_and_their_holders(together, tmp_path):
+    """Each MIG device has its place, UUID and profile, and its holder below it."""
+    gpus = tmp_path / "host"
+    mig = (host_spec.MigSpec(gi=1), host_spec.MigSpec(gi=2, profile="3g.40gb"))
+    host.build(gpus, host_spec.HostSpec(gpus=(host_spec.GpuSpec(mig_enabled=True, mig=mig),)))
+
+    async def body(pair):
+        await asyncio.to_thread(pair.daemon.nvml_answered)
+        await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0:1")
+        done = await asyncio.to_thread(pair.daemon.ask, "status")
+        lines = done.stdout.splitlines()
+        assert max(map(len, lines)) <= statustext.WIDTH
+        first = next(n for n, line in enumerate(lines) if line.startswith("0:0"))
+        assert lines[first].split()[1].startswith("MIG-")
+        assert lines[first + 1] == "     free"
+        assert "3g.40gb" in lines[first + 2]
+        assert lines[first + 3].endswith("team/pod/c1")
+
+    together(body, gpus=gpus)
+
+
+def read_until(terminal, text):
+    """Read from a terminal until a text has come."""
+    seen = b""
+    while text not in seen:
+        assert select.select([terminal], [], [], daemons.PATIENCE)[0], seen
+        seen += os.read(terminal, 65536)
+    return seen
+
+
+def watching(pair, *arguments, columns=60, lines=10, environment=None):
+    """Run `status --watch` on a terminal; give the process and the terminal's other end."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = subprocess.Popen(
+        [daemons.COMMAND, "status", *arguments, "--socket", pair.daemon.control],
+        stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True,
+        env={"PATH": os.environ["PATH"], "TERM": "xterm", **(environment or {})},
+    )  # fmt: skip
+    os.close(its)
+    return process, mine
+
+
+def test_live_in_place(together):
+    """On a terminal each look replaces the last one, within its lines; an interrupt ends it."""
+
+    async def body(pair):
+        process, terminal = watching(pair, "--watch", "0.1")
+        try:
+            await asyncio.to_thread(read_until, terminal, b"registered since")
+            await asyncio.to_thread(pair.daemon.end)
+            seen = await asyncio.to_thread(read_until, terminal, b"no daemon answers")
+            assert b"\x1b[H" in seen
+            frames = seen.split(b"\x1b[H")[1:]
+            assert all(frame.count(b"\n") < 10 for frame in frames)
+            process.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(process.wait, daemons.PATIENCE) == 0
+        finally:
+            process.kill()
+            process.wait()
+            os.close(terminal)
+
+    together(body)
+
+
+@pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colour_on_a_terminal(together, environment, coloured):
+    """There is some, unless NO_COLOR is set."""
+
+    async def body(pair):
+        process, terminal = watching(pair, environment=environment)
+        try:
+            seen = await asyncio.to_thread(read_until, terminal, b"free")
+            assert (b"\x1b[32m" in seen) is coloured
+        finally:
+            process.kill()
+            process.wait()
+            os.close(terminal)
+
+    together(body)
+
+
+@pytest.mark.parametrize("pause", ["0", "x", "nan", "1e9"])
+def test_pause_that_is_none(capsys, pause):
+    """Wrong use, with what is right."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["status", "--watch", pause])
+    assert "from 0.1 to 3600" in capsys.readouterr().err
