@@ -133,3 +133,17 @@ async def test_mig_management_of_a_privileged_container(engine, daemon):
         with pytest.raises(grpclib.GRPCError) as caught:
             await pod.create("debian", env=env)
         assert "only a privileged container may manage MIG" in caught.value.message
+
+
+async def test_a_container_that_mounts_the_drm_directory_itself(engine, daemon, runtime, gpu_host):
+    """Its mount is kept with the host's nodes and rights; it may use those of its own GPU alone."""
+    env = {"NVIDIA_VISIBLE_DEVICES": "1", "NVIDIA_DRIVER_CAPABILITIES": "graphics"}
+    mounts = [(str(gpu_host / "dev/dri"), "/dev/dri")]
+    async with (
+        engine.pod(runtime=runtime) as pod,
+        pod.container("debian", env=env, mounts=mounts) as container,
+    ):
+        assert await container.probe("stat", "/dev/dri/card2") == "c 226 2 0660 0 44"
+        assert await container.probe("open", "/dev/dri/card2", "rw") in NO_DEVICE
+        assert await container.probe("open", "/dev/dri/card1", "rw") == "EPERM"
+    assert (gpu_host / "dev/dri/card2").stat().st_mode & 0o777 == 0o660
