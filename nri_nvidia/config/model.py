@@ -70,7 +70,9 @@ class Host:
 
     `preset` is the kind of host, `auto` for what its files show. `driver_root` holds the driver's
     files as if it were `/`, `dev_root` holds `dev`; empty, the preset says. `root` is where proc
-    and sys are read. `nvml_timeout` is in seconds; NVML takes that long only when it hangs.
+    and sys are read. `nvml_timeout` is in seconds; NVML takes that long only when it hangs. After
+    `nvml_refresh` seconds it is asked again, behind the answer to a container: a GPU that falls
+    off the bus shows nowhere else, and to ask wakes GPUs that sleep, so not more often.
     `load_modules` is off, since a node without the driver may be so for a reason (an upgrade, a
     driver container that comes later); `modprobe` is the kernel's own tool unless named.
     """
@@ -83,6 +85,7 @@ class Host:
     create_device_nodes: bool = True
     dev_char_symlinks: bool = True
     nvml_timeout: float = attrs.field(default=10.0, validator=_seconds)
+    nvml_refresh: float = attrs.field(default=600.0, validator=_seconds)
     load_modules: bool = False
     modprobe: str = attrs.field(default="", validator=_absolute_or_empty)
     modules_timeout: float = attrs.field(default=60.0, validator=_seconds)
@@ -212,6 +215,7 @@ class Config:
             create_device_nodes=self.host.create_device_nodes,
             dev_char_symlinks=self.host.dev_char_symlinks,
             nvml_timeout=self.host.nvml_timeout,
+            nvml_refresh=self.host.nvml_refresh,
             load_modules=self.host.load_modules,
             modprobe=self.host.modprobe,
             modules_timeout=self.host.modules_timeout,

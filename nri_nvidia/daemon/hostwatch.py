@@ -42,6 +42,7 @@ class HostWatch:
         self._wake = asyncio.Event()
         self._nvml_retry_at = 0.0
         self._nvml_failed = False
+        self._nvml_at = time.monotonic()
         self._behind: asyncio.TimerHandle | None = None
         self._behind_at = 0.0
         self._looker = worker.Worker("host")
@@ -79,7 +80,8 @@ class HostWatch:
         self.last = found
         unanswered = self._nvml_failed or (found.driven and found.nvml_state == "absent")
         retry = unanswered and time.monotonic() >= self._nvml_retry_at
-        if retry or (stale and not self._nvml_failed):
+        aged = found.driven and time.monotonic() - self._nvml_at >= self._options.nvml_refresh
+        if retry or ((stale or aged) and not self._nvml_failed):
             self._wake.set()
         self._note_modules(found)
         if self._behind is None and time.monotonic() >= self._behind_at:
@@ -113,7 +115,8 @@ class HostWatch:
                 if answer.report is None and answer.reason != reason and self._has_driver():
                     logger.warning("NVML gives no answer: %s", answer.reason)
                 reason = answer.reason
-            self._nvml_retry_at = time.monotonic() + _NVML_RETRY
+            self._nvml_at = time.monotonic()
+            self._nvml_retry_at = self._nvml_at + _NVML_RETRY
             self._wake.clear()
 
     async def keep_modules_loaded(self) -> None:

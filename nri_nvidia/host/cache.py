@@ -138,7 +138,11 @@ class Cache:
         return False
 
     def refresh_nvml(self) -> query.Answer:
-        """Ask NVML and keep the answer for as long as the driver's GPUs stay as they are."""
+        """Ask NVML and keep the answer for as long as the driver's GPUs stay as they are.
+
+        Where it gave one for these GPUs before and gives none now, that one is kept: what it says
+        of MIG is as true as it was, and whole GPUs need no answer.
+        """
         if self._options.recorded:
             return query.Answer(reason="a recorded host has no NVML to ask")
         library = library_of(self.get())
@@ -149,8 +153,11 @@ class Cache:
         else:
             answer = query.Answer(reason="there is no libnvidia-ml of the loaded driver to ask")
         with self._lock:
-            self._answer, self._answered_for = answer, state
-            self._known = None
+            same = state == self._answered_for
+            kept = same and self._answer.report is not None and answer.report is None
+            if not kept and (not same or answer != self._answer):
+                self._answer, self._answered_for = answer, state
+                self._known = None
         return answer
 
     def _is_stale(self, state: watch.State) -> bool:

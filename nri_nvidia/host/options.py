@@ -20,7 +20,8 @@ class Options:
     `create_device_nodes` lets a scan make missing nodes; on a recorded host it only means that
     they count as made. `dev_char_symlinks` lets root's scan make missing links
     `/dev/char/MAJOR:MINOR` (see `char_links`), never on a recorded host. `nvml_timeout` is in
-    seconds. `nvml_environment` is added to the environment of the process that asks NVML.
+    seconds, `nvml_refresh` is the age in seconds at which its answer is asked for again when it is
+    needed. `nvml_environment` is added to the environment of the process that asks NVML.
     `load_modules` lets the daemon load the driver's kernel modules by `modprobe` (empty: the
     kernel's own), each within `modules_timeout` seconds; no scan does.
     `trace` notes what a scan looks at.
@@ -34,6 +35,7 @@ class Options:
     create_device_nodes: bool = True
     dev_char_symlinks: bool = True
     nvml_timeout: float = 10.0
+    nvml_refresh: float = 600.0
     nvml_environment: tuple[tuple[str, str], ...] = ()
     load_modules: bool = False
     modprobe: str = ""

@@ -88,6 +88,52 @@ def test_a_gpu_that_nvml_leaves_out(together, faulty):
     together(body, gpus=faulty("drop=3"))
 
 
+def test_a_gpu_that_is_lost_while_the_daemon_runs(together, faulty, tmp_path):
+    """Nothing in /proc tells: NVML is asked again after a while, and once more when it is back."""
+    directory = faulty("")
+    config = tmp_path / "config.toml"
+    config.write_text("host.nvml_refresh = 0.05\n")
+
+    async def body(pair):
+        async def until(problem):
+            def reached():
+                return pair.daemon.status()["gpus"][2]["problem"] == problem
+
+            await asyncio.to_thread(pair.daemon.until, reached, f"the problem {problem}")
+
+        await pair.create(0, "NVIDIA_VISIBLE_DEVICES=2")
+        (directory / "nvml.fault").write_text("lost=2")
+        await until("NVML cannot describe it: GPU is lost")
+        assert "GPU is lost" in await refused(pair, 1, "NVIDIA_VISIBLE_DEVICES=2")
+        assert gpus(await pair.create(2, "NVIDIA_VISIBLE_DEVICES=all")) == [0, 1, 3, 4, 5, 6, 7]
+        (directory / "nvml.fault").unlink()
+        await until(None)
+        assert gpus(await pair.create(3, "NVIDIA_VISIBLE_DEVICES=2")) == [2]
+
+    together(body, "--config", str(config), gpus=directory)
+
+
+def test_mig_devices_stay_known_when_nvml_fails_later(together, faulty, tmp_path):
+    """An answer for GPUs that are as they were is kept over a crash."""
+    spec = host.HostSpec(gpus=(host.GpuSpec(mig_enabled=True, mig=(host.MigSpec(gi=1),)),))
+    directory = faulty("", spec)
+    config = tmp_path / "config.toml"
+    config.write_text("host.nvml_refresh = 0.05\n")
+
+    async def body(pair):
+        await pair.create(0, "NVIDIA_VISIBLE_DEVICES=none")
+        await settled(pair, answers=True)
+        (directory / "nvml.fault").write_text("crash")
+
+        def failed():
+            return pair.daemon.status() and "NVML gives no answer" in pair.daemon.logged()
+
+        await asyncio.to_thread(pair.daemon.until, failed, "that NVML crashed")
+        assert gpus(await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0:0")) == [0]
+
+    together(body, "--config", str(config), gpus=directory)
+
+
 @pytest.mark.parametrize("fault", ["crash", "init=18", "noisy", "flood"])
 def test_whole_gpus_are_given_without_nvml(together, faulty, fault):
     """NVML crashes, fails or talks nonsense: /proc is enough for all eight."""
