@@ -22,6 +22,7 @@ VERBS = {
     "check": "what is wrong with this node, and what to do",
     "config": "the settings in force and where each comes from; checks a file of settings",
     "plan": "what one container would get on a host, with nothing running",
+    "cdi": "this node's devices as CDI specifications: generate, list, validate",
     "devices": "the GPUs, device nodes and driver files of this node",
 }
 

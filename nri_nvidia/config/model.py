@@ -184,6 +184,24 @@ def _is_address(text: str) -> bool:
 
 
 @attrs.frozen(kw_only=True)
+class Cdi:
+    """`[cdi]`: specifications of this host that the daemon keeps for engines to read."""
+
+    keep: bool = False
+    directory: str = attrs.field(default="/var/run/cdi", validator=_absolute)
+    kinds: tuple[str, ...] = attrs.field(default=("gpu",))
+
+    @kinds.validator
+    def _known(
+        self, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]
+    ) -> None:
+        known = ("gpu", *map(str, request_model.Group), "imex-channel")
+        unknown = sorted(set(value) - set(known))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: the kinds are {', '.join(known)}")
+
+
+@attrs.frozen(kw_only=True)
 class Log:
     """`[log]`: what is written to standard error."""
 
@@ -202,6 +220,7 @@ class Config:
     hook: Hook = attrs.field(factory=Hook)
     control: Control = attrs.field(factory=Control)
     metrics: Metrics = attrs.field(factory=Metrics)
+    cdi: Cdi = attrs.field(factory=Cdi)
     log: Log = attrs.field(factory=Log)
 
     def host_options(self) -> host_options.Options:

@@ -26,6 +26,7 @@ from nri_nvidia import errors, log
 from nri_nvidia.config import load
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
+    cdikeeper,
     control,
     decider,
     explanation,
@@ -118,6 +119,7 @@ class Service:
             self._decider.ledger, self._records, self._decider.stop_container
         )
         self._door = runtimedoor.RuntimeDoor(self._decider, self._holders)
+        self._cdi = cdikeeper.CdiKeeper(self._watch, self._place, self._cdi_wanted)
         self._reports.on_report = self._decider.hook_reported
         self._ends = False
 
@@ -138,6 +140,7 @@ class Service:
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
                 tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
                 tasks.create_task(_surely(self._first_look(), "the first look at the host"))
+                tasks.create_task(_surely(self._cdi.keep(), "keeping CDI specifications"))
                 tasks.create_task(
                     _surely(self._door.keep_client(self._place), "the door for runtimes")
                 )
@@ -179,7 +182,9 @@ class Service:
         self._opened = True
         path = pathlib.Path(self._config.control.socket)
         answers = control.Control(
-            lambda: statusview.document(self._decider, self._watch, self._started),
+            lambda: statusview.document(
+                self._decider, self._watch, self._started, self._cdi.problem
+            ),
             lambda query: explanation.document(self._decider, self._watch, query),
         )
         try:
@@ -224,7 +229,7 @@ class Service:
         self._holders.close()
         if self._adoption is not None:
             self._adoption.cancel()
-        for part in (self._watch, self._place, self._keeper, self._reader):
+        for part in (self._watch, self._place, self._keeper, self._reader, self._cdi):
             part.close()
         if self._held is not None:
             os.close(self._held)
@@ -251,6 +256,11 @@ class Service:
         log.set_up(config.log.level, config.log.format)
         self._decider.use(config)
         self._door.use(config.hook, self._decider.markers)
+        self._cdi.use()
+
+    def _cdi_wanted(self) -> cdikeeper.Wanted:
+        rules = self._config.policy(interpreter=self._config.hook.interpreter)
+        return cdikeeper.Wanted(cdi=self._config.cdi, hook=self._config.hook, rules=rules)
 
     async def _load(self, runtime_text: str) -> config_model.Config:
         return await self._in_time(

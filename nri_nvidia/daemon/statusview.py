@@ -15,9 +15,15 @@ SCHEMA = 1
 
 
 async def document(
-    state: decider.Decider, watch: hostwatch.HostWatch, started: float
+    state: decider.Decider,
+    watch: hostwatch.HostWatch,
+    started: float,
+    further: host.Problem | None = None,
 ) -> dict[str, Any]:
-    """Give the whole state. Times are Unix seconds, durations milliseconds, memory bytes."""
+    """Give the whole state. Times are Unix seconds, durations milliseconds, memory bytes.
+
+    `further` is a problem of a part beside these.
+    """
     findings: list[dict[str, str]] = []
     try:
         inventory: host.Inventory | None = await watch.inventory(2.0)
@@ -31,7 +37,7 @@ async def document(
     ]
     findings += [attrs.asdict(problem) for problem in inventory.problems] if inventory else []
     findings += [attrs.asdict(problem) for problem in watch.module_problems]
-    findings += [attrs.asdict(state.volume_problem)] if state.volume_problem else []
+    findings += [attrs.asdict(each) for each in (state.volume_problem, further) if each]
     findings += [attrs.asdict(state.records.problem)] if state.records.problem else []
     holders = state.ledger.entries.values()
     findings += [attrs.asdict(problem) for problem in upgrades.problems(holders, inventory)]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia cdi`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nri_nvidia import cli
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.testing import host_spec
+
+HOSTS = Path(__file__).parents[1] / "hosts"
+
+
+def run(capsys, *words):
+    """Run the verb; give exit status, output and errors."""
+    code = cli.main(["cdi", *map(str, words)])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_generate_prints(capsys):
+    """A recorded host's, as JSON."""
+    code, out, _ = run(capsys, "generate", "--host", HOSTS / "ubuntu-1xl4")
+    assert code == 0
+    assert json.loads(out)["kind"] == "nvidia.com/gpu"
+
+
+def test_generate_says_what_it_leaves_out(capsys):
+    """On standard error, so that the document stays one."""
+    code, out, err = run(capsys, "generate", "--host", HOSTS / "debian-nvml-order")
+    assert (code, "left out: 0: " in err) == (0, True)
+    json.loads(out)
+
+
+def test_generate_refuses_a_host_without_a_gpu(capsys):
+    """With what to do."""
+    code, out, err = run(capsys, "generate", "--host", HOSTS / "no-gpu")
+    assert (code, out) == (1, "")
+    assert "no NVIDIA GPU with its driver loaded" in err
+
+
+def test_several_kinds_need_a_directory(capsys):
+    """One file is one kind."""
+    words = ["generate", "--host", HOSTS / "no-gpu", "--kind", "gpu", "--kind", "gds"]
+    assert run(capsys, *words)[0] == 2
+
+
+@pytest.fixture
+def live(tmp_path):
+    """A simulated host, and settings by which it is this one."""
+    simulated.build(tmp_path / "host", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 2))
+    host, hook = tmp_path / "host", tmp_path / "hook"
+    (tmp_path / "config.toml").write_text(
+        f'host.root = "{host}"\nhost.driver_root = "{host}"\nhost.dev_root = "{host}"\n'
+        f'hook.directory = "{hook}"\n'
+    )
+    return tmp_path
+
+
+def test_written_listed_and_validated(capsys, live, monkeypatch):
+    """The hook is put in place, since without it no container would start."""
+    monkeypatch.setattr("nri_nvidia.oci.install.check", lambda _: None)  # pytest's place is 0700
+    directory = live / "cdi"
+    words = ["generate", "--config", live / "config.toml", "--output", f"{directory}/"]
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{directory}/nri-nvidia-gpu.json: nvidia.com/gpu=all, nvidia.com/gpu=0")
+    assert (live / "hook/nri-nvidia-hook").exists()
+    code, out, err = run(capsys, "list", "--spec-dir", directory)
+    assert (code, len(out.split()), err) == (0, 5, "")
+    code, out, _ = run(capsys, "validate", "--spec-dir", directory)
+    assert (code, out) == (0, f"{directory}/nri-nvidia-gpu.json: good, 5 devices\n")
+    shown = json.loads(run(capsys, "validate", "--json", "--spec-dir", directory)[1])
+    assert shown["files"][0]["faults"] == []
+    # Another generator's beside it, and a driver that has gone.
+    (directory / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+    (live / "host/dev/nvidia1").unlink()
+    code, out, _ = run(
+        capsys, "validate", directory / "nri-nvidia-gpu.json", "--spec-dir", directory
+    )
+    assert code == 1
+    assert "nvidia.yaml defines the same kind" in out
+    assert "/dev/nvidia1 is not on this host" in out
+
+
+def test_nothing_there_is_said(capsys, tmp_path):
+    """With the command that makes one."""
+    code, _, err = run(capsys, "validate", "--spec-dir", tmp_path)
+    assert (code, "cdi generate --output /etc/cdi" in err) == (1, True)
+    assert run(capsys, "list", "--spec-dir", tmp_path) == (0, "", "")

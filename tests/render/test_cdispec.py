@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host as CDI specifications: names, what each device brings, and the form."""
+
+import json
+from pathlib import Path
+
+import attrs
+import jsonschema
+import pytest
+import referencing
+import referencing.jsonschema
+
+from nri_nvidia import errors, pipeline
+from nri_nvidia.host import cache, model
+from nri_nvidia.host import options as host_options
+from nri_nvidia.render import cdi, cdispec
+from nri_nvidia.request import container as containers
+
+ROOT = Path(__file__).parents[2]
+HOSTS = ROOT / "tests/hosts"
+SCHEMA = ROOT / ".cache/cdi"
+RULES = pipeline.Policy()
+WITH_GPUS = sorted(
+    each.name
+    for each in HOSTS.iterdir()
+    if each.name not in {"no-gpu", "debian-module-unloaded", "debian-mismatch"}
+)
+
+
+def inventory(name):
+    """Look at a recorded host."""
+    host = cache.Cache(host_options.Options.for_recorded(str(HOSTS / name)))
+    host.refresh_nvml()
+    return host.get()
+
+
+@pytest.fixture(scope="session")
+def schema():
+    """The CDI project's own."""
+    if not (SCHEMA / "schema.json").exists():
+        pytest.fail("the CDI project's schema is not there: run contrib/setup")
+    resource = referencing.Resource.from_contents(
+        json.loads((SCHEMA / "defs.json").read_text()), referencing.jsonschema.DRAFT7
+    )
+    registry = referencing.Registry().with_resource("defs.json", resource)
+    document = json.loads((SCHEMA / "schema.json").read_text())
+    return jsonschema.Draft7Validator(document, registry=registry)
+
+
+def given(host, *env, privileged=True):
+    """Give what NRI's door gives."""
+    plan = pipeline.plan(containers.Container(env=env, privileged=privileged), host, RULES)
+    return plan.edits
+
+
+def edits_of(document, name):
+    """Give the edits of one device as an engine applies them: what is common, then its own."""
+    (own,) = [d["containerEdits"] for d in document["devices"] if d["name"] == name]
+    common = document.get("containerEdits", {})
+    keys = ("deviceNodes", "mounts", "hooks")
+    return {key: [*common.get(key, []), *own.get(key, [])] for key in keys}
+
+
+@pytest.mark.parametrize("host", WITH_GPUS)
+def test_every_recorded_host_fits_the_projects_schema(host, schema):
+    """Nothing is in it that the schema does not know, in the form that it has."""
+    document = cdispec.make("gpu", inventory(host), RULES).document
+    schema.validate(document)
+    assert cdi.faults(document) == []
+
+
+@pytest.mark.parametrize("host", WITH_GPUS)
+def test_a_device_brings_what_nri_gives(host):
+    """The same nodes, files and one hook as a container that asks for it with all capabilities."""
+    found = inventory(host)
+    document = cdispec.make("gpu", found, RULES).document
+    for device in document["devices"]:
+        name = device["name"]
+        asked = ("NVIDIA_DRIVER_CAPABILITIES=all", f"NVIDIA_VISIBLE_DEVICES={name}")
+        expected = cdi.container_edits(given(found, *asked))
+        shown = edits_of(document, name)
+        for key, path in (("deviceNodes", "path"), ("mounts", "containerPath")):
+            by_path = sorted(shown[key], key=lambda each: each[path])
+            assert by_path == sorted(expected.get(key, []), key=lambda each: each[path])
+        (hook,) = shown["hooks"]
+        args = expected["hooks"][0]["args"]
+        assert [arg for arg in args if arg in set(hook["args"])][:8] == hook["args"][:8]
+        assert "--profile" not in hook["args"]
+        assert "--token" not in hook["args"]
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("ubuntu-1xl4", {"all", "0", "GPU-a8a3e4b3-c0d1-5511-9f32-221961e6ef50"}),
+        (
+            "debian-mig",
+            {"all", "0:0", "MIG-0a54cd11-2be5-5c08-86a2-1b18ab482c18", "0:1",
+             "MIG-0f6a6f1f-c2fe-578e-9bd1-5f6dd9972924", "1",
+             "GPU-a34d5d8b-fa88-5fd2-a0e3-fe42bd7a77f9"},
+        ),
+    ],
+)  # fmt: skip
+def test_devices_are_named_by_index_and_uuid(host, names):
+    """A GPU in MIG mode is none itself."""
+    made = cdispec.make("gpu", inventory(host), RULES)
+    assert {name.removeprefix("nvidia.com/gpu=") for name in made.names} == names
+    assert made.left_out == ()
+
+
+def test_an_index_that_means_nothing_is_left_out():
+    """Where NVML counts differently; and it is said."""
+    made = cdispec.make("gpu", inventory("debian-nvml-order"), RULES)
+    assert {name.partition("=")[2][:3] for name in made.names} == {"all", "GPU"}
+    assert [reason.message[:2] for reason in made.left_out] == ["0:", "1:"]
+    assert made.document["cdiVersion"] == "0.4.0"
+
+
+@pytest.mark.parametrize("host", ["no-gpu", "debian-module-unloaded"])
+def test_without_a_driver_there_is_none(host):
+    """An engine would refuse an empty one."""
+    with pytest.raises(errors.HostError) as caught:
+        cdispec.make("gpu", inventory(host), RULES)
+    assert caught.value.code == "no-cdi-device"
+
+
+def test_files_are_mounted_one_by_one():
+    """Whatever the layout for containers is: a prepared directory may be gone when it is used."""
+    rules = attrs.evolve(RULES, inject=attrs.evolve(RULES.inject, layout="volume"))
+    found = inventory("debian-8xh100")
+    assert cdispec.make("gpu", found, rules) == cdispec.make("gpu", found, RULES)
+
+
+@pytest.mark.parametrize(
+    ("names", "edits", "version"),
+    [
+        (["all"], {"env": (("A", "b"),)}, "0.3.0"),
+        (["all"], {"mounts": 1}, "0.4.0"),
+        (["0"], {"env": (("A", "b"),)}, "0.5.0"),
+        (["all"], {"moved": 1}, "0.5.0"),
+    ],
+)
+def test_the_version_is_the_lowest_that_knows_all(names, edits, version):
+    """So that old engines read it."""
+    from nri_nvidia.edits import model as edit_model
+
+    made = edit_model.ContainerEdits(
+        env=edits.get("env", ()),
+        mounts=(edit_model.MountEdit(source="/a", destination="/b"),) * edits.get("mounts", 0),
+        devices=(
+            edit_model.DeviceEdit(path="/dev/a", host_path="/x/dev/a", major=1, minor=1),
+        ) * edits.get("moved", 0),
+    )  # fmt: skip
+    assert cdi.document(dict.fromkeys(names, made))["cdiVersion"] == version
+
+
+def test_groups_are_kinds_of_their_own(schema):
+    """Each with its nodes alone; a channel is named by its number."""
+    channel = model.DeviceNode(
+        path="/dev/nvidia-caps-imex-channels/channel3",
+        host_path="/dev/nvidia-caps-imex-channels/channel3",
+        major=234, minor=3,
+    )  # fmt: skip
+    node = model.DeviceNode(path="/dev/gdrdrv", host_path="/dev/gdrdrv", major=235, minor=0)
+    found = attrs.evolve(
+        inventory("debian-8xh100"), extra_nodes=(("gdrcopy", node),), imex_channels=(channel,)
+    )
+    made = cdispec.make("gdrcopy", found, RULES)
+    assert made.names == ("nvidia.com/gdrcopy=all",)
+    assert [n["path"] for n in edits_of(made.document, "all")["deviceNodes"]] == ["/dev/gdrdrv"]
+    imex = cdispec.make("imex-channel", found, RULES)
+    assert imex.names == ("nvidia.com/imex-channel=3",)
+    schema.validate(made.document)
+    schema.validate(imex.document)
+    with pytest.raises(errors.HostError, match=r"no device of the kind nvidia\.com/gds"):
+        cdispec.make("gds", found, RULES)
+
+
+DEVICE = {"name": "a", "containerEdits": {"env": ["A=b"]}}
+GOOD = {"cdiVersion": "0.5.0", "kind": "vendor.com/x", "devices": [DEVICE]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cdiVersion": "9"}, "cdiVersion '9' is none of"),
+        ({"kind": "x"}, "kind 'x' is not like"),
+        ({"devices": []}, "no list of devices"),
+        ({"devices": [DEVICE, DEVICE]}, "a is there twice"),
+        ({"devices": [{**DEVICE, "name": "-"}]}, "'-' is no name"),
+        ({"devices": [1]}, "None is no name"),
+        ({"devices": [{"name": "a", "containerEdits": {}}]}, "device a: it has no edits"),
+        ({"devices": [{"name": "a"}]}, "its edits are not an object"),
+        ({"containerEdits": {"env": ["A"]}}, "env is not a list of KEY=VALUE"),
+        ({"containerEdits": {"mounts": 1}}, "mounts is not a list"),
+        ({"containerEdits": {"mounts": [{"hostPath": "/a"}]}}, "mounts[0]: containerPath is missing"),
+        ({"containerEdits": {"hooks": [{"hookName": "x", "path": "/p", "args": "a"}]}},
+         "hooks[0]: args is not a list of texts"),
+        ({"containerEdits": {"deviceNodes": [{"path": "/a", "major": "1"}]}},
+         "deviceNodes[0]: major is not a whole number"),
+        ({"containerEdits": {"deviceNodes": [1]}}, "deviceNodes[0]: not an object"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_one_is_said(changes, told):
+    """Each fault with its place."""
+    assert cdi.faults(GOOD) == []
+    assert told in "; ".join(cdi.faults({**GOOD, **changes}))
