@@ -43,7 +43,8 @@ OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 def cover(path: str, shown: list[str]) -> str:
     """Cover a root's /proc/driver/nvidia but for some entries; give why there is nothing to do.
 
-    Raises OSError or Failure, and then it is as it was.
+    What another hook of ours has left uncovered stays so: a container of several CDI devices has
+    one for each. Raises OSError, and then nothing is covered, or Failure for what is not there.
     """
     root = posix.open(path, PLACE)
     try:
@@ -55,23 +56,43 @@ def cover(path: str, shown: list[str]) -> str:
         return "this container's /proc is not the kernel's"
     if Mount(mounts[mount_id(driver)]).shared:  # as one may have it that mounts for the host
         return "this container's /proc is the host's, where the cover would be too"
+    if mount_id(driver) != mount_id(descend(root, DRIVER.rpartition("/")[0])):
+        shown = [*shown, *mounted_below(driver, mount_id(driver), "")]
+        call("umount2", name_of(driver), DETACH)
+        driver = descend(root, DRIVER)
     texts = {name: text for name in TEXTS if (text := read_text(driver, name)) is not None}
-    if shown == [EVERYTHING]:
+    if EVERYTHING in shown:
         names = [name.decode() for name in posix.listdir(name_of(driver))]
         shown = [name for name in names if name not in TEXTS]
-    entries = [(name, open_entry(driver, name)) for name in shown]
+    found = dict(open_entry(driver, name) for name in shown)
     call("mount", b"none", name_of(driver), b"tmpfs", NO_SUID_DEV_EXEC, COVER_OPTIONS)
     top = descend(root, DRIVER)
     try:
         for name, text in texts.items():
             put(top, name, without_new_nodes(text) if name == "params" else text)
-        for name, entry in entries:
-            show(top, name, entry)
+        for name, entry in found.items():
+            if entry >= 0:
+                show(top, name, entry)
         mount(top, top, REMOUNT | BIND | READ_ONLY | NO_SUID_DEV_EXEC)
     except OSError:
         call("umount2", name_of(top), DETACH)
         raise
+    missing = [name for name, entry in found.items() if entry < 0]
+    if missing:
+        raise Failure(f"/{DRIVER} has no {', '.join(missing)}")
     return ""
+
+
+def mounted_below(directory: int, around: bytes, path: str) -> list[str]:
+    """Give the paths of the mounts below an open directory that is on the mount `around`."""
+    found: list[str] = []
+    for name in sorted(each.decode() for each in posix.listdir(name_of(directory))):
+        entry = descend(directory, name)
+        if mount_id(entry) != around:
+            found.append(path + name)
+        elif posix.fstat(entry).st_mode & 0o170000 == 0o040000:
+            found += mounted_below(entry, around, f"{path}{name}/")
+    return found
 
 
 def descend(directory: int, path: str) -> int:
@@ -81,14 +102,14 @@ def descend(directory: int, path: str) -> int:
     return directory
 
 
-def open_entry(driver: int, name: str) -> int:
-    """Open an entry; a GPU's may be named by a domain of eight digits. Raises Failure."""
+def open_entry(driver: int, name: str) -> tuple[str, int]:
+    """Open an entry; give its name, a GPU's with the eight digits it may have, and -1 for none."""
     for each in (name, name.replace("gpus/", "gpus/0000")):
         with Suppressed(OSError):
             found = descend(driver, each)
             if not is_link(found):
-                return found
-    raise Failure(f"/{DRIVER} has no {name}")
+                return each, found
+    return name, -1
 
 
 def read_text(directory: int, name: str) -> bytes | None:

@@ -79,8 +79,9 @@ def test_only_the_own_gpus_are_listed(seen, runtime):
 
 def test_a_gpu_with_a_long_domain(seen, runtime):
     """A directory that is named by a domain of eight digits is found by one of four."""
-    result = seen(runtime, *shows("gpus/0000:17:00.0"), look="show gpus/*/*")
-    assert result.output == "Bus Location: 00000000:17:00.0\n"
+    result = seen(runtime, *shows("gpus/0000:17:00.0"), look="walk gpus; show gpus/*/*")
+    place = "gpus/00000000:17:00.0/information"
+    assert result.output.split("\n")[:2] == [place, "Bus Location: 00000000:17:00.0"]
 
 
 def test_a_mig_device_has_its_two_files(seen, runtime):
@@ -127,12 +128,11 @@ def test_the_host_has_no_mount_of_it(seen, runtime):
 
 
 def test_an_entry_that_is_not_there(seen, runtime):
-    """It is reported by name, and /proc is as it was."""
-    result = seen(runtime, *shows("gpus/0000:99:00.0"))
+    """It is reported by name, and what is to be hidden is hidden all the same."""
+    result = seen(runtime, *shows("gpus/0000:99:00.0", "gpus/0000:07:00.0"), look="walk .")
     message = "/proc/driver/nvidia has no gpus/0000:99:00.0"
     assert result.step("proc") == {"name": "proc", "ok": False, "message": message}
-    assert "ModifyDeviceFiles: 1" in result.output
-    assert all(f"./gpus/{gpu}/information" in result.output for gpu in GPUS)
+    assert result.output.split() == ["./gpus/0000:07:00.0/information", "./params", "./version"]
 
 
 def test_a_step_that_is_left_out(seen, runtime):
@@ -140,6 +140,28 @@ def test_a_step_that_is_left_out(seen, runtime):
     result = seen(runtime, *shows("gpus/0000:07:00.0"), "--skip", "proc")
     assert "ModifyDeviceFiles: 1" in result.output
     assert [step["name"] for step in result.report["steps"]] == ["view", "links", "ldcache"]
+
+
+def test_two_hooks_of_one_container(seen, runtime):
+    """Each CDI device may bring a hook: what both show is there, and the rest is not."""
+    instance = "capabilities/gpu0/mig/gi1"
+
+    def twice(document):
+        (first, own) = document["hooks"]["createContainer"]
+        other = ["gpus/0000:17:00.0", f"{instance}/access"]
+        args = [each for each in own["args"] if each not in ("--show", "gpus/0000:07:00.0")]
+        more = {**own, "args": [*args, *shows(*other)]}
+        document["hooks"]["createContainer"] = [first, more, own]
+
+    result = seen(runtime, *shows("gpus/0000:07:00.0"), change=twice, look="walk .")
+    assert set(result.output.split()) == {
+        f"./{instance}/access",
+        "./gpus/00000000:17:00.0/information",
+        "./gpus/0000:07:00.0/information",
+        "./params",
+        "./version",
+    }
+    assert result.errors == ""
 
 
 def test_a_user_namespace(seen, runtime):
