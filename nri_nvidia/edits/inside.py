@@ -57,7 +57,8 @@ def shown(
     if request.mig_management:
         entries["capabilities"] = None
     for item in allocation.assigned:
-        entries[f"gpus/{item.gpu.bus_id}"] = None
+        if item.gpu.bus_id and item.gpu.minor >= 0:  # else the nvidia module knows it not
+            entries[f"gpus/{item.gpu.bus_id}"] = None
         if item.mig and not request.mig_management:
             instance = f"capabilities/gpu{item.gpu.minor}/mig/gi{item.mig.gi}"
             entries[f"{instance}/access"] = None

@@ -10,8 +10,10 @@ from typing import Any
 
 import attrs
 
+from nri_nvidia.host import nodes
+
 from . import host_spec, stubs
-from .host_kernel import put
+from .host_kernel import put, write_nodes
 from .host_spec import HostSpec
 
 LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
@@ -110,9 +112,10 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
     put(top / "etc/nv_tegra_release", f"{board.release}\n".encode())
     put(top / "proc/device-tree/model", f"{board.name}\0".encode())
     put(top / "sys/devices/soc0/family", b"Tegra\n")
-    put(top / "dev.nodes", "".join(f"{line}\n" for line in board.nodes).encode())
+    write_nodes(top, spec, nodes.parse_listed("\n".join(board.nodes)))
     _write_kernel(top, board)
-    _write_files(top, board)
+    # A live one is for containers of this machine.
+    _write_files(top, board, stubs.EM_AARCH64 if spec.recorded else 0)
     if spec.nvml and board.integrated:
         text = json.dumps(document(board, spec.cuda), indent=1, sort_keys=True)
         put(top / "nvml.json", f"{text}\n".encode())
@@ -152,7 +155,7 @@ def _write_kernel(top: pathlib.Path, board: Board) -> None:
         put(top / f"proc/driver/nvidia/gpus/{bus_id}/information", text.encode())
 
 
-def _write_files(top: pathlib.Path, board: Board) -> None:
+def _write_files(top: pathlib.Path, board: Board, machine: int) -> None:
     """Write the files and the lists that name them, and some that are not there."""
     own = f"{ARCH}/{board.own}"
     lines = []
@@ -161,11 +164,11 @@ def _write_files(top: pathlib.Path, board: Board) -> None:
         ("libnvrm_gpu.so", "libnvrm_gpu.so"), ("libnvos.so", "libnvos.so"),
         ("libnvidia-ptxjitcompiler.so.580.00", "libnvidia-ptxjitcompiler.so.1"),
     ):  # fmt: skip
-        data = stubs.shared_object(soname, machine=stubs.EM_AARCH64)
+        data = stubs.shared_object(soname, machine=machine)
         put(top / own / name, data)
         lines.append(f"lib, /{own}/{name}")
     plugin = f"{ARCH}/gstreamer-1.0/libgstnvvidconv.so"
-    put(top / plugin, stubs.shared_object("libgstnvvidconv.so", machine=stubs.EM_AARCH64))
+    put(top / plugin, stubs.shared_object("libgstnvvidconv.so", machine=machine))
     put(top / own / "nvidia_icd.json", b"{}\n")
     lines += [f"lib, /{plugin}", f"lib, /{own}/libnot-here.so.1", "", "no line of the form"]
     for link, target in (

@@ -57,7 +57,7 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
         put(top / "run/udev/data/c506:0", b"")
     for at, gpu in enumerate(spec.gpus) if spec.drm and spec.driver else ():
         _write_links(top / "dev/dri/by-path", host_spec.bus_id_of(gpu, at), at)
-    _write_nodes(top, spec, dict(nodes(spec)) if spec.driver else {})
+    write_nodes(top, spec, dict(nodes(spec)) if spec.driver else {})
 
 
 def put(path: pathlib.Path, data: bytes, mode: int = 0o644) -> None:
@@ -240,7 +240,7 @@ def _write_links(directory: pathlib.Path, bus_id: str, at: int) -> None:
         (directory / f"pci-{bus_id}-{kind}").symlink_to(f"../{name}")
 
 
-def _write_nodes(top: pathlib.Path, spec: HostSpec, wanted: dict[str, Node]) -> None:
+def write_nodes(top: pathlib.Path, spec: HostSpec, wanted: dict[str, Node]) -> None:
     """Make the nodes, or where that is not allowed list them in `dev.nodes`."""
     (top / "dev").mkdir(parents=True, exist_ok=True)
     if not spec.recorded:

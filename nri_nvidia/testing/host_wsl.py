@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from . import host_spec, stubs
-from .host_kernel import put
+from .host_kernel import put, write_nodes
 from .host_spec import HostSpec
 
 STORE = "usr/lib/wsl/drivers/nv_dispi.inf_amd64_0afec3f2050014a0"
@@ -44,8 +44,7 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
     put(top / "etc/os-release", b"ID=ubuntu\nID_LIKE=debian\n")
     put(top / "proc/sys/kernel/osrelease", b"5.15.167.4-microsoft-standard-WSL2\n")
     put(top / "proc/devices", b"Character devices:\n  1 mem\n 10 misc\n\nBlock devices:\n")
-    if "/dev/dxg" not in spec.missing_nodes:
-        put(top / "dev.nodes", b"c 10 125 0666 0 0 /dev/dxg\n")
+    write_nodes(top, spec, {"/dev/dxg": ("c", 10, 125, 0o666, 0, 0)})
     for directory, names in ((LIBRARIES, _LIBRARIES), (STORE, _STORE)):
         for name, soname in names.items():
             put(top / directory / name, stubs.shared_object(soname))
