@@ -2,6 +2,8 @@
 """Requirements against whole nodes, as a decision shows them."""
 
 import attrs
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nri_nvidia import pipeline
 from nri_nvidia.request import container, policy
@@ -83,6 +85,17 @@ def test_requirement_counts_where_gpus_are_given_only():
     """On a node without a GPU `all` gives nothing, and nothing is required of it."""
     plan = decide("NVIDIA_REQUIRE_CUDA=cuda>=13", inventory=pipeline.host.Inventory())
     assert codes(plan) == ["no-gpu-on-node"]
+
+
+@given(
+    st.dictionaries(st.text(max_size=8), st.text(max_size=60), max_size=3),
+    st.sampled_from([NODE, inventories.with_gpus(L4, nvml_state="absent", cuda_version="")]),
+)
+def test_any_requirements_are_decided(stated, inventory):
+    """Whatever variables hold, the container is created or refused with a sentence and a hint."""
+    plan = decide(*(f"NVIDIA_REQUIRE_{name}={text}" for name, text in stated.items()),
+                  inventory=inventory)  # fmt: skip
+    assert plan.created or (plan.reasons[-1].message and plan.reasons[-1].hint)
 
 
 def test_requirements_have_a_limit():

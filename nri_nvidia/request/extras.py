@@ -65,7 +65,8 @@ def mig_management(env: Mapping[str, str], *, privileged: bool) -> tuple[model.M
         name = _managing(kinds[0])
         raise errors.RequestError(
             f"{name}={env[name]}: only a privileged container may manage MIG",
-            hint="make the container privileged or remove the variable",
+            hint="make the container privileged, name its namespace in "
+            "request.management_namespaces, or remove the variable",
             code="mig-management-unprivileged",
         )
     return kinds

@@ -146,6 +146,16 @@ def test_management_is_for_privileged_containers(channel):
         )  # fmt: skip
 
 
+def test_namespaces_whose_pods_may_manage():
+    """Pods of a namespace that the operator names may what privileged containers may."""
+    rules = policy.RequestPolicy(management_namespaces=("gpu-system",))
+    for asked in ("management.nvidia.com/gpu=all", "all"):
+        env = (f"NVIDIA_VISIBLE_DEVICES={asked}", "NVIDIA_MIG_CONFIG_DEVICES=all")
+        given = container.Container(env=env, namespace="gpu-system")
+        assert parse.parse(given, rules).request.mig_management
+        assert parse.parse(attrs.evolve(given, namespace="team"), rules).error
+
+
 def test_mark_of_the_mounts_alone_says_what_to_set():
     """The device plugin's mark without accepted mounts is an error that names the setting."""
     plan = decide(f"NVIDIA_VISIBLE_DEVICES={parse.MOUNT_ROOT}", rules=policy.RequestPolicy())
