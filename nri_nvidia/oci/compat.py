@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from nri_nvidia.oci.steps import READ, is_file, is_there
+from nri_nvidia.oci.files import READ, is_file, is_there
 from nri_nvidia.oci.view import Failure, Suppressed
 
 TYPE_CHECKING = False

@@ -5,40 +5,30 @@ A low-level runtime starts it before pivot_root, with all rights, on a root file
 image's author made; nothing of that is trusted. It takes what it needs of the host, enters a clean
 view of the root and does the steps there; the host's ldconfig runs from a sealed descriptor.
 
-It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, which `install` makes of `view`,
-`procfs`, `steps`, `compat` and this; what `view` says of imports holds here too. No environment
-is read.
+It runs as a plain script, `python3 -I -S nri-nvidia-hook …`, which `install` makes of this module
+and those in HOOK_PARTS before it; what `view` says of imports holds here too. No environment is
+read.
 """
 
 from __future__ import annotations
 
 import _json
 import _signal  # type: ignore[import-not-found]
-import errno
 import posix
 import sys
 import time
 
 from nri_nvidia.oci.compat import use_compat
+from nri_nvidia.oci.files import READ, REGULAR, kind_of, read
 from nri_nvidia.oci.procfs import EVERYTHING, cover
-from nri_nvidia.oci.steps import (
-    READ,
-    REGULAR,
-    kind_of,
-    link,
-    list_libraries,
-    read,
-    write_profile,
-)
+from nri_nvidia.oci.steps import link, list_libraries, write_profile
 from nri_nvidia.oci.view import PLACE, Failure, Suppressed, call, enter, normal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NEW_IPC, NEW_PIDS, NEW_NETWORK = 0x8000000, 0x20000000, 0x40000000
 SET_DUMPABLE = 4
-ADD_SEALS, ALL_SEALS = 1033, 0xF  # no change of size, content or seals
 UNIX, DATAGRAM, NOT_BLOCKING_CLOSE_ON_EXEC, NO_SIGNAL = 1, 2, 0o2004000, 0x4000
 GRACE = 2.0  # seconds beyond ldconfig's time for all else
 
@@ -200,29 +190,14 @@ def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
 
 
 def open_tool(path: str) -> int:
-    """Open the host's ldconfig as a sealed copy in memory, else the file itself."""
+    """Open the host's ldconfig."""
     if not path:  # Ubuntu's /sbin/ldconfig is a script that calls ldconfig.real
         real = "/sbin/ldconfig.real"
         path = real if kind_of(real) else "/sbin/ldconfig"
     program = posix.open(path, READ)
     if kind_of(program) != REGULAR or posix.pread(program, 4, 0) != b"\x7fELF":
         raise Failure(f"{path} is not an ELF program; name the real one with --ldconfig")
-    with Suppressed(OSError):  # EACCES: vm.memfd_noexec is 2, so no program in memory
-        copy, size = create_memory(), posix.fstat(program).st_size
-        if posix.sendfile(copy, program, 0, size) == size:
-            call("fcntl", copy, ADD_SEALS, ALL_SEALS)
-            return copy
     return program
-
-
-def create_memory() -> int:
-    """Open an empty file in memory that can be executed and sealed. Raises OSError."""
-    try:
-        return posix.memfd_create("ldconfig", 0x13)  # close on exec, sealable, MFD_EXEC
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return posix.memfd_create("ldconfig", 0x3)  # before Linux 6.3, all can be executed
 
 
 def open_report(path: str) -> int:
@@ -306,9 +281,6 @@ def work(
     steps: list[dict[str, object]],
 ) -> None:
     """Do the steps in the view of a root, and add the outcome of each."""
-    for kind in (NEW_PIDS, NEW_IPC, NEW_NETWORK):
-        with Suppressed(OSError):  # then ldconfig sees what this sees
-            call("unshare", kind)
     posix.umask(0o022)
     library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
     if "proc" not in given["--skip"]:

@@ -20,7 +20,10 @@ from nri_nvidia import errors
 
 NAME = "nri-nvidia-hook"
 CLIENT = "nri-nvidia-client"
-HOOK_PARTS = ("oci/view.py", "oci/procfs.py", "oci/steps.py", "oci/compat.py", "oci/hook.py")
+HOOK_PARTS = tuple(
+    f"oci/{name}.py"
+    for name in ("view", "procfs", "files", "cache", "folders", "steps", "compat", "hook")
+)
 CLIENT_PARTS = ("render/patch.py", "oci/client.py")
 # Beside a setting's own texts: an ASCII letter or sign that a request needs, written as an escape.
 ESCAPES = tuple(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", "2d", "2D", "3d", "3D"))

@@ -5,7 +5,7 @@ A runtime lets no configuration mount anything below /proc, so the hook does it,
 own mount namespace. The kernel alone makes names in a procfs, so no image has a say in this; it is
 looked at that it is one, and no link is followed.
 
-This is the second part of the script that `install` puts together; what `view` says of imports
+This is a part of the script that `install` puts together; what `view` says of imports
 holds here too.
 """
 

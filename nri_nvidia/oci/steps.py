@@ -2,18 +2,28 @@
 """What is done in a container's root, once that is all there is.
 
 Paths are the image's, so are the files' contents, and nothing can be imported any more. This is
-the third part of the script that `install` puts together; what `view` says of imports holds here
-too.
+a part of the script that `install` puts together; what `view` says of imports holds here too.
 """
 
 from __future__ import annotations
 
+import errno
 import posix
-import resource
 import select
+import sys
 import time
 
-from nri_nvidia.oci.view import SCRATCH, Failure, Suppressed, call
+from nri_nvidia.oci.files import is_directory, is_file, is_there, kind_of, read, remove, write
+from nri_nvidia.oci.folders import CACHE, CACHE_LIMIT, extended
+from nri_nvidia.oci.view import (
+    KEPT_CAPABILITIES,
+    SCRATCH,
+    SYS_ADMIN,
+    Failure,
+    Suppressed,
+    call,
+    set_capabilities,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,73 +33,22 @@ DROP_IN = "/etc/ld.so.conf.d/00-nri-nvidia.conf"  # sorts behind 00-compat and 0
 DROP_INS = (b"ld.so.conf.d/*.conf", b"ld.so.conf.d/*")
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux.so.2", "/lib/ld-linux-aarch64.so.1")
 LINKER_FILES = (*LOADERS, "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
-CACHE_LIMIT = 8 << 20  # some 90 000 libraries
+PROCESSOR_TIME, FILE_SIZE, CORE_SIZE, FILES, MEMORY = 0, 1, 4, 7, 9  # setrlimit(2)
 LDCONFIG_LIMITS = (
-    (resource.RLIMIT_CPU, 10),
-    (resource.RLIMIT_AS, 2 << 30),
-    (resource.RLIMIT_FSIZE, CACHE_LIMIT),
-    (resource.RLIMIT_NOFILE, 64),
-    (resource.RLIMIT_CORE, 0),
+    (PROCESSOR_TIME, 10),
+    (MEMORY, 2 << 30),
+    (FILE_SIZE, CACHE_LIMIT),
+    (FILES, 64),
+    (CORE_SIZE, 0),
 )
+NEW_IPC, NEW_PIDS, NEW_NETWORK = 0x8000000, 0x20000000, 0x40000000
+ADD_SEALS, ALL_SEALS = 1033, 0xF  # no change of size, content or seals
 SET_DEATH_SIGNAL, SIGKILL = 1, 9
 PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
 PROFILE = (
     '{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x%s]}],'
     '"rules":[{"pattern":[],"profile":"_container_"}]}'
 )
-REGULAR, DIRECTORY = 0o100000, 0o040000
-READ = posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOCTTY
-CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-
-
-def read(path: str, limit: int) -> bytes:
-    """Read a regular file; a FIFO, a device or a larger file raises Failure."""
-    with open(posix.open(path, READ), "rb") as file:  # noqa: PTH123
-        data = file.read(limit + 1) if is_file(file.fileno()) else None
-    if data is None or len(data) > limit:
-        raise Failure(f"{path} is not a regular file of at most {limit} bytes")
-    return data
-
-
-def write(path: str, data: bytes, mode: int = 0o644) -> None:
-    """Put a file in place at once, whatever is there now, a link too."""
-    temporary = f"{path.rpartition('/')[0]}/.nri-nvidia-{posix.urandom(8).hex()}"
-    try:
-        with open(posix.open(temporary, CREATE, mode), "wb") as file:  # noqa: PTH123
-            file.write(data)
-        posix.rename(temporary, path)
-    finally:
-        remove(temporary)
-
-
-def is_file(place: str | int) -> bool:
-    """Whether a path or an open file is a regular file."""
-    return kind_of(place) == REGULAR
-
-
-def is_directory(path: str) -> bool:
-    """Whether a path leads to a directory."""
-    return kind_of(path) == DIRECTORY
-
-
-def is_there(path: str) -> bool:
-    """Whether there is something, if only a link that leads nowhere."""
-    with Suppressed(OSError):
-        return bool(posix.lstat(path).st_mode)
-    return False
-
-
-def kind_of(place: str | int) -> int:
-    """Give the kind of file that a path leads to, as stat(2) has it; 0 where there is none."""
-    with Suppressed(OSError):
-        return posix.stat(place).st_mode & 0o170000
-    return 0
-
-
-def remove(path: str) -> None:
-    """Remove a file if it is there and can be."""
-    with Suppressed(OSError):
-        posix.unlink(path)
 
 
 def link(names: list[str], aliases: list[str], places: list[str], library_dir: str) -> None:
@@ -123,9 +82,12 @@ def link_modules(places: list[str], library_dir: str) -> None:
         for folder in folders:
             used = is_directory(f"{folder}/{user}") or kind_of(f"{folder}/lib{user}.so.1")
             if used and kind_of(f"{library_dir}/{path}"):
+                before = posix.stat(folder)
                 make_directories(f"{folder}/{name}")
                 with Suppressed(FileExistsError):
                     posix.symlink(f"{library_dir}/{path}", f"{folder}/{name}")
+                # No library is new in the folder itself: ld.so.cache is as good as it was.
+                posix.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def make_directories(path: str) -> None:
@@ -210,8 +172,10 @@ def list_for_musl(path: str, folder: bytes) -> None:
 def list_for_glibc(
     folders: list[str], machine: str, tool: tuple[int, str], seconds: float
 ) -> None:
-    """Write a drop-in for later runs in the container, and a cache with the host's ldconfig.
+    """Write a drop-in for later runs in the container, and a cache.
 
+    That is the image's own with some lines more where it is certain that ldconfig would make the
+    same, else the host's ldconfig makes it: that takes two processes and several times as long.
     ldconfig itself knows the default folders of the host's distribution; the image's own follow
     last, where it would search them too.
     """
@@ -228,9 +192,15 @@ def list_for_glibc(
     lines += "include /etc/ld.so.conf\n" if conf else ""
     own = own_folders(machine)
     lines += "".join(f"/{name}\n" for name in own if is_directory(f"/{name}"))
+    data = extended(lines, folders, machine)
+    if data is not None:
+        set_capabilities(KEPT_CAPABILITIES)
+        write(CACHE, data)
+        return
+    isolate()
     if tool[1]:
         raise Failure(tool[1])
-    make_cache(tool[0], lines.encode(), seconds)
+    make_cache(sealed(tool[0]), lines.encode(), seconds)
 
 
 def includes_drop_in(line: bytes) -> bool:
@@ -238,6 +208,36 @@ def includes_drop_in(line: bytes) -> bool:
     words = line.partition(b"#")[0].split()
     names = [word.removeprefix(b"/etc/") for word in words[1:]]
     return words[:1] == [b"include"] and any(name in DROP_INS for name in names)
+
+
+def isolate() -> None:
+    """Have the next process see no other, nor any network, and give up the right to do that."""
+    with Suppressed(OSError):
+        set_capabilities(KEPT_CAPABILITIES | SYS_ADMIN)
+    for kind in (NEW_PIDS, NEW_IPC, NEW_NETWORK):
+        with Suppressed(OSError):  # then ldconfig sees what this sees
+            call("unshare", kind)
+    set_capabilities(KEPT_CAPABILITIES)
+
+
+def sealed(program: int) -> int:
+    """Give a sealed copy in memory of an open program, else that itself."""
+    with Suppressed(OSError):  # EACCES: vm.memfd_noexec is 2, so no program in memory
+        copy, size = create_memory(), posix.fstat(program).st_size
+        if posix.sendfile(copy, program, 0, size) == size:
+            call("fcntl", copy, ADD_SEALS, ALL_SEALS)
+            return copy
+    return program
+
+
+def create_memory() -> int:
+    """Open an empty file in memory that can be executed and sealed. Raises OSError."""
+    try:
+        return posix.memfd_create("ldconfig", 0x13)  # close on exec, sealable, MFD_EXEC
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return posix.memfd_create("ldconfig", 0x3)  # before Linux 6.3, all can be executed
 
 
 def make_cache(tool: int, conf: bytes, seconds: float) -> None:
@@ -250,7 +250,7 @@ def make_cache(tool: int, conf: bytes, seconds: float) -> None:
         if status:
             why = f"exit status {status}" if status > 0 else f"signal {-status}"
             raise Failure(f"ldconfig: {why}: {output.strip()[-200:]}")
-        write("/etc/ld.so.cache", read(f"{trunk}.cache", CACHE_LIMIT))
+        write(CACHE, read(f"{trunk}.cache", CACHE_LIMIT))
     finally:
         for end in (".conf", ".cache", ".cache~"):
             remove(trunk + end)
@@ -269,8 +269,8 @@ def execute(tool: int, arguments: list[str], output: int) -> None:
     for fd in (1, 2):
         posix.dup2(output, fd)
     for limit, value in LDCONFIG_LIMITS:
-        with Suppressed(OSError, ValueError):  # it is lower already
-            resource.setrlimit(limit, (value, value))
+        with Suppressed(OSError):  # it is lower already
+            call("setrlimit", limit, value.to_bytes(8, sys.byteorder) * 2)
     posix.execve(tool, arguments, {})
 
 

@@ -23,6 +23,7 @@ KERNEL_FILES = frozenset(
 )
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # not in glibc
 KEPT_CAPABILITIES = 1 << 1 | 1 << 3  # DAC_OVERRIDE, FOWNER: images have directories of any owner
+SYS_ADMIN = 1 << 21
 PLACE = posix.O_PATH | posix.O_CLOEXEC
 NEW_MOUNTS = 0x20000
 READ_ONLY, NO_SUID_DEV_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 14, 32, 4096, 16384, 1 << 18
@@ -257,17 +258,25 @@ def detach(path: str, kept: list[str]) -> None:
 
 
 def confine() -> None:
-    """Give up all that the steps do not need, first of all the import of the image's modules."""
+    """Give up all that the steps do not need, first of all the import of the image's modules.
+
+    One right is put by, which nothing has effect of: ldconfig, if it is run, gets namespaces of
+    its own.
+    """
     for finders in (sys.meta_path, sys.path_hooks, sys.path):
         finders.clear()
     with Suppressed(OSError):  # until a number that this kernel does not know
         for number in range(64):
             if not KEPT_CAPABILITIES >> number & 1:
                 call("prctl", DROP_BOUNDING, number, 0, 0, 0)
-    kept = (KEPT_CAPABILITIES, KEPT_CAPABILITIES, 0, 0, 0, 0)  # effective, permitted, inheritable
-    head = words_of(CAPABILITY_VERSION, 0)
-    call("capset", head, words_of(*kept))
+    set_capabilities(KEPT_CAPABILITIES, KEPT_CAPABILITIES | SYS_ADMIN)
     call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def set_capabilities(effective: int, permitted: int = 0) -> None:
+    """Have no other capabilities than these; what is permitted can be made effective later."""
+    head = words_of(CAPABILITY_VERSION, 0)
+    call("capset", head, words_of(effective, permitted or effective, 0, 0, 0, 0))
 
 
 def words_of(*numbers: int) -> bytes:

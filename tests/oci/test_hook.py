@@ -24,6 +24,50 @@ def test_a_program_finds_the_driver(case, runtime, kind):
     assert found["libc.so.6"] == [OWN + "/libc.so.6" if kind == "debian" else "/lib64/libc.so.6"]
 
 
+NO_LDCONFIG = ("--ldconfig", "/none")
+
+
+@pytest.mark.parametrize("kind", ["debian", "fedora"])
+def test_a_program_finds_the_driver_without_ldconfig(case, runtime, kind):
+    """In an image with a cache of its own the driver is found, and ldconfig is not needed."""
+    case.make(kind)
+    if kind == "fedora":  # whose ldconfig searches that anyway
+        (case.root / "etc/ld.so.conf.d/own.conf").write_text("/lib64\n")
+    bundles.ldconfig(case.root)
+    before = bundles.cached(case.root)
+    result = case.run(runtime, options=NO_LDCONFIG)
+    assert (result.status, result.errors) == (0, "")
+    assert result.output.endswith("/driver/lib64/libcuda.so.1\n")
+    added = {name: [f"{LIB64}/{name}"] for name in bundles.LIBRARIES}
+    assert bundles.cached(case.root) == {**before, **added}
+
+
+def test_driver_files_mounted_one_by_one_without_ldconfig(case, runtime):
+    """Each file being a mount of its own, all are listed, with the names that links give them."""
+    case.make("debian")
+    bundles.ldconfig(case.root)
+    libraries = case.toolbox.driver / "lib64"
+    mounts = [bundles.bind(libraries / name, f"{LIB64}/{name}") for name in bundles.LIBRARIES]
+    options = [*NO_LDCONFIG, "--alias", "libcuda.so=libcuda.so.1"]
+    result = case.run(runtime, mounts=mounts, options=options)
+    assert result.step("ldcache")["ok"]
+    found = bundles.cached(case.root)
+    names = {*bundles.LIBRARIES, "libcuda.so"}
+    assert {name: found[name] for name in names} == {name: [f"{LIB64}/{name}"] for name in names}
+
+
+def test_a_volume_of_the_user_makes_no_difference(case, runtime, place):
+    """A mount in a folder that is searched is not looked into, by ldconfig or without it."""
+    case.make("debian")
+    bundles.ldconfig(case.root)
+    volume = place / "volume"
+    bundles.make_library(volume / "libown.so.1")
+    mounts = [*case.driver, bundles.bind(volume, "/usr/lib", ["bind", "rw"])]
+    result = case.run(runtime, mounts=mounts, options=NO_LDCONFIG)
+    assert (result.status, result.errors) == (0, "")
+    assert "libown.so.1" not in bundles.cached(case.root)
+
+
 def test_the_report_tells_what_was_done(case, runtime):
     """One datagram holds token, container id, and the outcome of each step."""
     report = case.make("debian").run(runtime).report

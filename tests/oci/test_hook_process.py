@@ -144,6 +144,7 @@ def test_an_ldconfig_that_crashes(ready):
         ready.place / "crash", "void _start(void) { __builtin_trap(); }", "-static", "-nostdlib"
     )
     bundles.ldconfig(ready.root)
+    (ready.root / "etc/ld.so.conf.d/zz.conf").write_text("none\n")  # ldconfig decides on that
     before = (ready.root / "etc/ld.so.cache").read_bytes()
     result = ready.direct("--ldconfig", str(crash))
     assert result.status == 0
@@ -284,14 +285,44 @@ def test_a_step_that_hangs(ready, place):
     assert result.step("view")["ok"]
 
 
-def test_two_processes(ready):
-    """The hook and ldconfig are all that is started."""
+@pytest.mark.parametrize(("cached", "count"), [(True, 1), (False, 2)])
+def test_how_many_processes(ready, cached, count):
+    """The hook is all that is started, and ldconfig where the image has no cache of its own."""
+    if cached:
+        bundles.ldconfig(ready.root)
     last = "/proc/sys/kernel/ns_last_pid"
     script = f'read -r a <{last}; "$@"; read -r b <{last}; echo $((b - a))'
     prefix = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "-"]
     result = ready.direct(prefix=prefix)
     assert result.report["ok"]
-    assert result.output == "2\n"
+    assert result.output == f"{count}\n"
+    assert set(bundles.LIBRARIES) < set(bundles.cached(ready.root))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_it_may_when_the_cache_is_made(ready, place, cached):
+    """With ldconfig or without, two capabilities are left by then, and none can come back."""
+    if cached:
+        bundles.ldconfig(ready.root)
+    main = Path(f"{ready.hook[-1]}.py").read_text()
+    changes = {
+        '    call("prctl", SET_DUMPABLE': '    global status\n    status = posix.open("/proc/self/status", 0)\n',
+        "        posix.rename(temporary, path)": "        posix.write(2, posix.pread(status, 4096, 0))\n",
+    }
+    for before, new in changes.items():
+        assert main.count(before) == 1
+        main = main.replace(before, new + before)
+    main = main.replace("keep_only(2, tool,", "keep_only(2, status, tool,")
+    shutil.copy(ready.hook[-1], place / "telling")
+    (place / "telling.py").write_text(main)
+    ready.hook = [*ready.hook[:-1], str(place / "telling")]
+    result = ready.direct()
+    assert result.report["ok"]
+    last = result.errors.split("Name:")[-1]
+    words = dict(line.split(":\t", 1) for line in last.splitlines() if ":\t" in line)
+    kept = f"{1 << 1 | 1 << 3:016x}"
+    names = ("CapPrm", "CapEff", "CapBnd", "CapInh", "NoNewPrivs")
+    assert [words[name] for name in names] == [kept, kept, kept, f"{0:016x}", "1"]
 
 
 def test_what_it_imports(hook):
@@ -304,7 +335,7 @@ def test_what_it_imports(hook):
         [*hook[:-1], "-c", code, install.script()], check=True, capture_output=True, text=True
     )
     loaded = set(done.stdout.split())
-    assert loaded <= {"__future__", "_ctypes", "_json", "errno", "resource", "select"}
+    assert loaded <= {"__future__", "_ctypes", "_json", "errno", "select"}
 
 
 def test_notes_of_ldconfig_stay_out_of_the_image(ready):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the hook goes, where it does not, and who runs it."""
 
+import ast
 import os
 import subprocess
 from pathlib import Path
@@ -23,6 +24,19 @@ def test_the_script_is_in_place(place):
         status = each.stat()
         assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o755, 0, 0)
     assert Path(f"{path}.py").read_text() == install.script()
+
+
+def test_no_part_of_the_script_hides_a_name_of_another():
+    """In one file the parts share their names, so each name is given once."""
+    given = []
+    for node in ast.parse(install.script()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            given.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names = [each for target in node.targets for each in ast.walk(target)]
+            given += [each.id for each in names if isinstance(each, ast.Name)]
+    twice = {name for name in given if given.count(name) > 1}
+    assert twice == {"TYPE_CHECKING"}
 
 
 def test_the_same_script_is_not_written_again(place):
