@@ -19,6 +19,7 @@ _CHANNELS = "/dev/nvidia-caps-imex-channels"
 # The driver's ids are those of a device number's minor (toolkit `pkg/nvcdi/lib-imex.go`).
 _HIGHEST = (1 << 20) - 1
 _MOST_LISTED = 16
+_MOST_CHANNELS = 2048  # as many as a driver has unless told otherwise
 _DRI = "dri"
 _NEEDS_DRM = {request_model.Capability.GRAPHICS, request_model.Capability.DISPLAY}
 _READ_ONLY = ("ro", "nosuid", "nodev", "noexec", "rbind", "rprivate")
@@ -67,6 +68,8 @@ def build(
 
 def channel_numbers(request: request_model.GpuRequest) -> frozenset[int]:
     """Give the IMEX channels that are asked for by number, those that can be."""
+    if len(request.imex_channels) > _MOST_CHANNELS:
+        return frozenset()
     matches = (_CHANNEL.fullmatch(channel) for channel in request.imex_channels)
     return frozenset(int(match[1]) for match in matches if match and int(match[1]) <= _HIGHEST)
 
@@ -100,13 +103,20 @@ def _channels(
             raise _no_channel("all", inventory)
         yield from inventory.imex_channels
         return
+    if len(request.imex_channels) > _MOST_CHANNELS:
+        raise errors.RequestError(
+            f"{len(request.imex_channels)} IMEX channels are named; at most {_MOST_CHANNELS} are "
+            "given to one container",
+            hint="name those that it uses",
+            code="too-many-imex-channels",
+        )
+    there = {node.path: node for node in inventory.imex_channels}
     for channel in request.imex_channels:
         path = f"{_CHANNELS}/channel{_number(channel)}"
-        node = next((node for node in inventory.imex_channels if node.path == path), None)
-        node = node or _to_be_made(path, int(_number(channel)), inventory)
+        node = there.get(path) or _to_be_made(path, int(_number(channel)), inventory)
         if node is None:
             raise _no_channel(channel, inventory)
-        if own_users and node not in inventory.imex_channels:
+        if own_users and path not in there:
             # There a runtime makes no node but binds the host's.
             raise reach.missing_node(node)
         yield node

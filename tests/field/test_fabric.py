@@ -99,6 +99,15 @@ def test_the_drivers_parameter_is_the_number_of_channels(tmp_path):
     assert "0-3" in decide(found, *imex("4")).reasons[-1].message
 
 
+def test_a_list_of_channels_has_an_end(tmp_path):
+    """FC-132: one container cannot have thousands of nodes made, nor hold up others by asking."""
+    found = harness.built(tmp_path, gpus=ONE)
+    every = ",".join(map(str, range(2048)))
+    assert len(channels(decide(found, *imex(every)))) == 2048
+    refused = decide(found, *imex(f"{every},channel0"))
+    assert codes(refused) == ["too-many-imex-channels"]
+
+
 def test_a_node_without_imex_says_so(tmp_path):
     """FC-132: a driver without channels is an error, not a container that waits for its peers."""
     harness.built(tmp_path, gpus=ONE)
