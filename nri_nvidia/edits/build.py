@@ -56,7 +56,7 @@ def build(
     nodes = devices.build(possible, allocation, inventory, container.devices)
     further, missing = fabric.build(request, allocation, inventory, container)
     nodes = nodes.merged(further)
-    left_out += devices.groups_needed(nodes.devices, inventory)
+    left_out += devices.groups_needed(nodes.devices)
     if container.user_namespace:
         devices.require_own_paths(nodes.devices)
         left_out += devices.shared(possible, allocation.assigned)

@@ -165,12 +165,11 @@ def shared(
     )
 
 
-def groups_needed(
-    nodes: Iterable[model.DeviceEdit], inventory: host.Inventory
-) -> tuple[Reason, ...]:
-    """Say which groups besides root a Jetson's nodes are for: they keep the board's rights."""
-    if inventory.platform is not host.Platform.TEGRA:
-        return ()
+def groups_needed(nodes: Iterable[model.DeviceEdit]) -> tuple[Reason, ...]:
+    """Say which groups besides root the nodes are for, where they keep the host's rights.
+
+    So it is on a Jetson, and where the module's option NVreg_DeviceFileGID is set.
+    """
     closed = [node for node in nodes if node.gid and node.mode & 0o006 != 0o006]
     if not closed:
         return ()

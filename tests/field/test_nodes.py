@@ -256,3 +256,16 @@ def test_a_user_namespace_is_seen_in_every_door(kinds):
     spec = {"linux": {"namespaces": [{"type": kind} for kind in kinds]}}
     for container in (convert.container(bytes(shown), convert.Pod()), bundle.container(spec)):
         assert container.user_namespace is ("user" in kinds)
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o666])
+def test_nodes_that_belong_to_a_group(tmp_path, mode):
+    """FC-068: where the driver's nodes are for a group, that is said with the field that gives it."""
+    harness.built(tmp_path, gpus=ONE)
+    place = tmp_path / "dev.nodes"
+    rights = f"{mode:04o} 0 44"
+    place.write_text(place.read_text().replace("0666 0 0 /dev/nvidia", f"{rights} /dev/nvidia"))
+    plan = decide(harness.look(tmp_path), *asked("0"))
+    assert {(d.mode, d.gid) for d in plan.edits.devices} == {(mode, 44)}
+    assert codes(plan) == (["groups-needed"] if mode == 0o660 else [])
+    assert all("supplementalGroups: [44]" in reason.hint for reason in plan.reasons)
