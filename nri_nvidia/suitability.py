@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a node and its GPUs are what a container requires (NVIDIA_REQUIRE_*)."""
 
+import functools
 from collections.abc import Iterable
 
 from nri_nvidia import errors, resolve
@@ -14,6 +15,9 @@ _MOST = 32
 _LONGEST = 16384
 """How long all of them may be: those of images have some 2000 characters, and others wait."""
 _UNKNOWN_BRAND = "unknown"
+
+# Images of one kind require the same: a long list of driver branches, read once.
+_judge = functools.lru_cache(maxsize=64)(conditions.evaluate)
 
 
 def require(
@@ -42,12 +46,17 @@ def require(
             hint="shorten them, or set NVIDIA_DISABLE_REQUIRE=true",
             code="too-many-requirements",
         )
+    if not stated:
+        return ()
     gpus: list[host.Gpu | None] = list(dict.fromkeys(item.gpu for item in assigned))
+    # The GPUs of a node are mostly alike, and so is what is asked about them.
+    first: dict[conditions.Facts, host.Gpu | None] = {}
+    for gpu in gpus or [None]:
+        first.setdefault(facts_of(inventory, gpu), gpu)
     unsure: dict[str, Reason] = {}
-    for gpu in gpus or [None] if stated else []:
-        facts = facts_of(inventory, gpu)
+    for facts, gpu in first.items():
         for requirement in stated:
-            verdict = conditions.evaluate(requirement, facts)
+            verdict = _judge(requirement, facts)
             if not verdict.met:
                 raise _not_met(request, requirement, gpu, facts)
             for term in verdict.assumed:
