@@ -10,16 +10,21 @@ from nri_nvidia.host import model as host
 
 _ERRORS = frozenset(
     {
+        "bad-configuration",
         "device-node-missing",
         "driver-libraries-missing",
         "driver-not-loaded",
         "driver-version-mismatch",
+        "hook-interpreter-unfit",
+        "hook-late",
+        "hook-not-in-place",
         "host-scan-failed",
+        "host-scan-late",
         "kernel-module-not-loaded",
         "mig-capability-missing",
     }
 )
-"""The problems of a scan that keep containers from getting a working GPU."""
+"""The problems of a scan or of the daemon that keep containers from getting a working GPU."""
 _COMMANDS = {
     "driver-version-mismatch": "reboot",
     "driver-libraries-missing": "ls -l /usr/lib*/*nvidia* /usr/lib/*-linux-gnu/libcuda.so*",
@@ -135,7 +140,8 @@ def _fabric(facts: Facts) -> Iterator[Finding]:
 
 
 def _persistence(facts: Facts, inventory: host.Inventory) -> Iterator[Finding]:
-    if inventory.usable and facts.processes and not facts.running("nvidia-persistenced"):
+    resident = any(gpu.bus_id for gpu in inventory.usable) and inventory.driver_version
+    if resident and facts.processes and not facts.running("nvidia-persistenced"):
         yield Finding(
             code="persistence-off",
             severity=Severity.INFO,

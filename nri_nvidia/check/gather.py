@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the facts of a node, or of a recorded one. Nothing is changed there."""
 
+import contextlib
 import errno
 import fnmatch
 import os
@@ -139,7 +140,8 @@ def _inventory(
 def _listener(root: roots.Root, path: str) -> model.Listener:
     found = root.stat(path)
     if found is None:
-        return model.Listener.MISSING
+        tells = not root.recorded or root.text("/proc/net/unix") is not None
+        return model.Listener.MISSING if tells else model.Listener.UNKNOWN
     if not stat.S_ISSOCK(found.st_mode):
         return model.Listener.NO_SOCKET
     if _same(path) in {_same(name) for name in _listening(root)}:
@@ -153,8 +155,9 @@ def _listener(root: roots.Root, path: str) -> model.Listener:
 def _listening(root: roots.Root) -> Iterator[str]:
     for line in (root.text("/proc/net/unix") or "").splitlines()[1:]:
         parts = line.split(maxsplit=7)
-        if len(parts) == 8 and int(parts[3], 16) & _LISTENS:
-            yield parts[7]
+        with contextlib.suppress(ValueError):
+            if len(parts) == 8 and int(parts[3], 16) & _LISTENS:
+                yield parts[7]
 
 
 def _same(path: str) -> str:
@@ -247,7 +250,9 @@ def _char_links(root: roots.Root, inventory: host.Inventory) -> Iterator[model.C
             yield model.CharLink(path=path, node=node.path, leads_to=target)
 
 
-def _ldconfig(root: roots.Root, configured: str) -> str:
+def _ldconfig(root: roots.Root, configured: str) -> str | None:
+    if root.recorded and not configured and root.stat("/sbin") is None:
+        return None
     places = (configured,) if configured else _LDCONFIG
     return next((path for path in places if root.stat(path) is not None), "")
 

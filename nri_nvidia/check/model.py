@@ -39,8 +39,9 @@ class Finding:
 
 
 class Listener(enum.StrEnum):
-    """What is known of the runtime's NRI socket."""
+    """What is known of the runtime's NRI socket; a recording may say nothing of runtimes."""
 
+    UNKNOWN = "unknown"
     LISTENING = "listening"
     MISSING = "missing"
     NO_SOCKET = "not-a-socket"
@@ -114,7 +115,8 @@ class Facts:
     `uid` is None on a recorded host, as is what cannot be asked there. `status` is the daemon's
     status document, `status_error` why there is none. `own_plugins` are links to us in the
     runtime's plugin directory. `selinux` is None without SELinux, else whether containers may use
-    devices. `fabric_switches` tells NVSwitches, `ldconfig` the host's, empty where there is none.
+    devices. `fabric_switches` tells NVSwitches. `ldconfig` is the host's, empty where there is
+    none, None where that is not recorded.
     """
 
     recorded: bool = False
@@ -131,7 +133,7 @@ class Facts:
     inventory_error: host.Problem | None = None
     char_links: tuple[CharLink, ...] = ()
     holders: tuple[Holder, ...] = ()
-    ldconfig: str = ""
+    ldconfig: str | None = None
     kubelet: bool = False
     selinux: bool | None = None
     fabric_switches: bool = False

@@ -63,8 +63,8 @@ def is_ours(process: Process) -> bool:
     for place, argument in enumerate(arguments[:2]):
         match = _OURS.search(argument)
         if match:
-            return bool(match[1]) or "run" in arguments[place + 1 :]
-    return "nri_nvidia" in arguments[1:4] and "-m" in arguments and "run" in arguments
+            return bool(match[1]) or arguments[place + 1 : place + 2] == ("run",)
+    return arguments[1:4] == ("-m", "nri_nvidia", "run")
 
 
 def _launched(process: Process) -> bool:
@@ -114,7 +114,7 @@ def _name(entry: dict[str, str]) -> str:
 
 def _hook(facts: Facts) -> Iterator[Finding]:
     hook = facts.settings.hook
-    if not hook.enabled or "ldcache" not in hook.steps or facts.ldconfig:
+    if not hook.enabled or "ldcache" not in hook.steps or facts.ldconfig != "":
         return
     where = hook.ldconfig or "/sbin/ldconfig"
     yield Finding(

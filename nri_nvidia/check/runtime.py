@@ -135,7 +135,7 @@ def _socket(facts: Facts) -> Iterator[Finding]:
             detail=f'[nri]\nsocket = "{theirs}"',
         )
         return
-    if facts.listener is Listener.LISTENING:
+    if facts.listener in {Listener.LISTENING, Listener.UNKNOWN}:
         return
     runs = any(facts.running(name) for name in _RUNTIMES)
     if facts.processes and not runs:

@@ -139,7 +139,7 @@ def link_programs(names: list[str], library_dir: str) -> None:
 def list_libraries(
     library_dir: str, tool: tuple[int, str], seconds: float, first: list[str]
 ) -> str:
-    """Make the image's loader find LIBRARY_DIR/lib64 and lib32; give why it needs nothing.
+    """Make the image's loader find LIBRARY_DIR/lib64 and lib32; give what is to be said of it.
 
     What glibc's loader is to find before all else is in the folders `first`.
     """
@@ -154,8 +154,8 @@ def list_libraries(
         raise Failure(f"{library_dir}/lib64 is not there, or on a mount of the container's own")
     if musl:
         list_for_musl(f"/etc/ld-musl-{machine}.path", folders[0].encode())
-    else:
-        list_for_glibc(first + folders, machine, tool, seconds)
+        return "this image has musl: the driver, made for glibc, needs gcompat or glibc in it"
+    list_for_glibc(first + folders, machine, tool, seconds)
     return ""
 
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 
 import pytest
 
@@ -10,6 +11,7 @@ from nri_nvidia import cli
 
 from . import nodes
 
+HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
 NRI_OFF = 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n'
 
 
@@ -249,3 +251,15 @@ def test_names_steer_no_terminal(node, capsys):
     given = ["check", "--host", str(node.top), "--config", os.devnull]
     assert cli.main(given) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HOSTS.iterdir()))
+def test_host_of_which_only_the_driver_is_recorded(capsys, name):
+    """Nothing is claimed of what a recording does not hold: runtimes, programs, daemons."""
+    cli.main(["check", "--host", str(HOSTS / name), "--config", os.devnull, "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    known = {
+        "no-gpu", "driver-not-loaded", "driver-version-mismatch", "gpu-order-mismatch",
+        "device-node-missing", "gpu-not-answering", "driver-second-copy",
+    }  # fmt: skip
+    assert {finding["code"] for finding in found} <= known

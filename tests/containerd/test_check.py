@@ -3,12 +3,59 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from nri_nvidia.testing import host, host_spec
 from tests.check import nodes
 
+from . import daemons
 from .conftest import ENGINES
+from .settings import Options
+
+
+@pytest.fixture(scope="module")
+def gpu_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated host with two GPUs."""
+    directory = tmp_path_factory.mktemp("host")
+    host.build(directory, host_spec.HostSpec(gpus=(host_spec.GpuSpec(), host_spec.GpuSpec())))
+    return directory
+
+
+def settings(path: Path, engine, gpu_host: Path) -> Path:
+    """Write the settings by which a daemon is used beside a private engine."""
+    top = json.dumps(str(gpu_host))
+    path.write_text(
+        f"[nri]\nsocket = {json.dumps(str(engine.nri_socket))}\n"
+        f"[host]\nroot = {top}\ndriver_root = {top}\ndev_root = {top}\n"
+    )
+    return path
+
+
+def codes(engine, config: Path, control: Path) -> list[str]:
+    """Run `check` as a user would, on this machine; give what it finds."""
+    done = subprocess.run(
+        [
+            daemons.COMMAND, "check", "--json", "--config", config, "--socket", control,
+            "--containerd-config", engine.directory / "config.toml",
+        ],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+
+
+def test_engine_with_and_without_nri(fresh, gpu_host, tmp_path):
+    """On a real engine without NRI that is the first thing found, and with it nothing of NRI."""
+    engine = fresh(Options(nri=False))
+    config = settings(tmp_path / "config.toml", engine, gpu_host)
+    assert codes(engine, config, tmp_path / "none.sock")[0] == "nri-off"
+    engine = fresh()
+    config = settings(tmp_path / "config.toml", engine, gpu_host)
+    with daemons.running(engine.nri_socket, gpu_host) as daemon:
+        found = codes(engine, config, daemon.control)
+        assert not [code for code in found if code.startswith(("nri-", "containerd-"))]
+        assert not {"daemon-not-running", "not-registered"} & {*found}
 
 
 @pytest.mark.parametrize("name", ENGINES)

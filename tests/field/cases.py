@@ -53,7 +53,7 @@ CASES: Final[dict[str, str]] = {
     "FC-041": "now",
     "FC-042": "now",
     "FC-043": "now",
-    "FC-044": "now; that musl needs gcompat is for explain to say",
+    "FC-044": "now",
     "FC-045": "now",
     "FC-046": "now",
     "FC-047": "now",
