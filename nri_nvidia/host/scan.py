@@ -98,6 +98,10 @@ def identified(files: Iterable[DriverFile], options: Options) -> tuple[DriverFil
     return tuple(attrs.evolve(file, identity=_identity(file.source)) for file in files)
 
 
+# Of NVML_ERROR_NO_PERMISSION: a fault of the one who asks and not of the GPU.
+_NOT_PERMITTED = "Insufficient Permissions"
+
+
 @attrs.frozen(kw_only=True)
 class UserSpace:
     """The driver's files, where they were found and what is wrong with them."""
@@ -193,6 +197,8 @@ def _unanswered(gpu: Gpu, nvml: report.Report | None) -> str:
         return ""
     said = {place: why for place, _, why in (text.partition(": ") for text in nvml.errors)}
     why = said.get(f"GPU {gpu.index}")
+    if why == _NOT_PERMITTED:
+        return ""
     return f"NVML cannot describe it: {why}" if why else "NVML does not list it"
 
 

@@ -57,7 +57,8 @@ def test_what_is_recorded_is_what_the_spec_holds(data, inventory, capabilities):
         for n in dict.fromkeys(present)
     ]
     devices = tuple(containers.Device(**device) for device in before)
-    plan = decide(inventory, *asked(value, capable(capabilities)), devices=devices)
+    more = data.draw(strategies.further(inventory))
+    plan = decide(inventory, *asked(value, capable(capabilities), *more), devices=devices)
     assert plan.decision is pipeline.Decision.INJECT, plan.reasons
     spec = oci.patched({"linux": {"devices": before}}, plan.edits)
     entries = collections.Counter(d["path"] for d in spec["linux"]["devices"])

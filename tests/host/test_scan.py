@@ -231,6 +231,16 @@ def test_gpu_that_nvml_cannot_describe_is_told(tree):
     ]
 
 
+def test_gpu_that_nvml_may_not_be_asked_about_is_given(tree):
+    """A process that may not open a GPU says nothing about it; that it may not is told."""
+    tree.module("550.163.01")
+    tree.gpu("0000:07:00.0", 0, "GPU-836c0c09-2b1d-4d5a-9b7e-0123456789ab")
+    said = ("GPU 0: Insufficient Permissions",)
+    found = scan.scan(tree.recorded(), report.Report(driver_version="550.163.01", errors=said))
+    assert found.gpus[0].problem == ""
+    assert "gpu-not-answering" in {problem.code for problem in found.problems}
+
+
 def test_wrong_recorded_document_is_a_problem(tree):
     """A host whose nvml.json cannot be read is one whose NVML is silent, and says why."""
     tree.put("/nvml.json", json.dumps({"gpus": 1}))
