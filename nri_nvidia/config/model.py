@@ -12,7 +12,7 @@ from nri_nvidia.edits import options as edit_options
 from nri_nvidia.host import options as host_options
 from nri_nvidia.host import presets
 from nri_nvidia.request import model as request_model
-from nri_nvidia.request import policy
+from nri_nvidia.request import parse, policy
 
 _STEPS = ("proc", "links", "ldcache", "profile")
 _DAY = 86400
@@ -24,6 +24,15 @@ def _absolute(_: object, _attribute: "attrs.Attribute[str]", value: str) -> None
         raise ValueError(f"{value!r} is not an absolute path")
     if "\0" in value:
         raise ValueError(f"{value!r} holds a character that no path can hold")
+
+
+def _loader_path(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+    """Refuse what ld.so.conf could not hold as it stands: the hook would, at each container."""
+    _absolute(_, attribute, value)
+    names = value.strip("/").split("/")
+    plain = all(c.isascii() and (c.isalnum() or c in "._+-/") for c in value)
+    if not plain or any(name in {"", ".", ".."} for name in names):
+        raise ValueError(f"{value!r} may hold letters, digits and . _ + - in its names only")
 
 
 def _absolute_or_empty(_: object, attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -109,18 +118,29 @@ class Request:
 
 @attrs.frozen(kw_only=True)
 class Inject:
-    """`[inject]`: where driver files go in a container, and whose CUDA driver it uses."""
+    """`[inject]`: where driver files go in a container, and whose CUDA driver it uses.
 
-    library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_absolute)
+    `env` are entries `NAME=VALUE` for what is given a GPU or the driver, where it has no such
+    variable itself; none, since programs are used to what they find.
+    """
+
+    library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_loader_path)
     layout: str = attrs.field(default="volume", validator=_one_of("files", "volume"))
     volume_dir: str = attrs.field(default="/var/lib/nri-nvidia/driver", validator=_absolute)
     cuda_compat: str = attrs.field(default="auto", validator=_one_of("auto", "always", "never"))
-    cuda_compat_dir: str = attrs.field(default="/usr/local/cuda/compat", validator=_absolute)
+    cuda_compat_dir: str = attrs.field(default="/usr/local/cuda/compat", validator=_loader_path)
+    env: tuple[str, ...] = attrs.field(default=())
 
-    @library_dir.validator
-    def _not_root(self, _attribute: "attrs.Attribute[str]", value: str) -> None:
-        if value.strip("/") == "":
-            raise ValueError("'/' cannot be the driver's directory in a container")
+    @env.validator
+    def _entries(
+        self, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]
+    ) -> None:
+        for entry in value:
+            name, separator, _ = entry.partition("=")
+            if not name or not separator or "\0" in entry:
+                raise ValueError(f'{entry!r} is no variable, write it as "NAME=VALUE"')
+            if name == parse.VISIBLE_DEVICES:
+                raise ValueError(f"{name} is the container's own to say")
 
 
 @attrs.frozen(kw_only=True)
@@ -270,6 +290,7 @@ class Config:
                 layout=self.inject.layout,
                 cuda_compat=self.inject.cuda_compat,
                 cuda_compat_dir=self.inject.cuda_compat_dir.rstrip("/"),
+                env=self.inject.env,
                 hook=hook if self.hook.enabled else None,
             ),
         )

@@ -82,11 +82,22 @@ def build(
     )
     hook = hooks.build(files.mounts, programs, names, inject, more=more, token=token)
     return Built(
-        edits=nodes.merged(files).merged(hook),
+        edits=attrs.evolve(nodes.merged(files).merged(hook), env=_variables(container, inject)),
         reasons=(*left_out, *missing, *noted),
         unprepared=None if whole else wanted,
         cuda_compat=choice,
     )
+
+
+def _variables(
+    container: containers.Container, inject: options.InjectOptions
+) -> tuple[tuple[str, str], ...]:
+    """Give the operator's variables that the container does not have: its own always stand."""
+    if not inject.env:
+        return ()
+    own = container.environment()
+    wanted = dict(entry.split("=", 1) for entry in inject.env)
+    return tuple((name, value) for name, value in wanted.items() if name not in own)
 
 
 @functools.lru_cache(maxsize=32)

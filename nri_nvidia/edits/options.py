@@ -29,11 +29,13 @@ class InjectOptions:
 
     `layout` is `files`, a bind mount each, or `volume`, one of a prepared directory where that is
     ready. `cuda_compat` says whether an image's newer CUDA driver in its `cuda_compat_dir` is
-    used: `auto` (by the kind of GPU), `always` (by its version alone) or `never`.
+    used: `auto` (by the kind of GPU), `always` (by its version alone) or `never`. `env` are
+    variables, `NAME=VALUE`, for containers that have none of the name.
     """
 
     library_dir: str = "/usr/local/nvidia"
     layout: str = "files"
     cuda_compat: str = "auto"
     cuda_compat_dir: str = "/usr/local/cuda/compat"
+    env: tuple[str, ...] = ()
     hook: HookOptions | None = attrs.field(factory=HookOptions)

@@ -81,3 +81,50 @@ def test_line_of_a_key_in_any_form():
     assert lines.Lines(text).of(("t", "y")) == 7
     assert lines.Lines(text).of(("r", "1", "k")) == 13
     assert lines.Lines(text).of(("t", "absent")) == 3
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'inject.env = ["A"]',
+        'inject.env = ["=b"]',
+        'inject.env = ["NVIDIA_VISIBLE_DEVICES=all"]',
+        'inject.cuda_compat = "yes"',
+        'inject.cuda_compat_dir = "compat"',
+        'inject.cuda_compat_dir = "/opt/my compat"',
+        'inject.library_dir = "/usr/local/../nvidia"',
+        'inject.library_dir = "/"',
+        'request.annotation_prefixes = "cdi.k8s.io/"',
+        "request.accept_pod_annotations = 1",
+    ],
+)
+def test_values_that_would_fail_in_each_container(toml):
+    """What no container could be given is refused when it is read, with its line and key."""
+    with pytest.raises(model.Invalid) as caught:
+        load.load([load.Text(name="c.toml", toml=toml)])
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"c.toml:1: {toml.partition(' = ')[0]}: ")
+
+
+def test_settings_of_requests_reach_the_decision():
+    """Each key of what is read of a container is one of the rules by which it is read."""
+    toml = """
+    [request]
+    annotation_prefixes = ["my.example/"]
+    accept_pod_annotations = true
+    management_namespaces = ["gpu-system"]
+    swarm_resources = ["DOCKER_RESOURCE_GPU"]
+    disable_require = true
+    [inject]
+    cuda_compat = "always"
+    cuda_compat_dir = "/opt/compat/"
+    env = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+    """
+    rules = load.load([load.Text(name="c", toml=toml)]).policy(interpreter="/usr/bin/python3")
+    asked = rules.request
+    assert (asked.annotation_prefixes, asked.management_namespaces, asked.swarm_resources) == (
+        ("my.example/",), ("gpu-system",), ("DOCKER_RESOURCE_GPU",),
+    )  # fmt: skip
+    assert (asked.accept_pod_annotations, asked.disable_require) == (True, True)
+    assert (rules.inject.cuda_compat, rules.inject.cuda_compat_dir) == ("always", "/opt/compat")
+    assert rules.inject.env == ("CUDA_DEVICE_ORDER=PCI_BUS_ID",)

@@ -80,7 +80,7 @@ CASES: Final[dict[str, str]] = {
     "FC-068": "now",
     "FC-069": "now",
     "FC-070": "now",
-    "FC-071": "later: inject.env",
+    "FC-071": "now",
     "FC-072": "now",
     "FC-073": "now",
     "FC-074": "now; none has the control nodes of its capabilities",

@@ -310,3 +310,18 @@ def test_utility_alone_cannot_compute(value):
     assert not [path for path in nodes(plan) if "uvm" in path]
     assert "libcuda.so.1" not in harness.libraries(plan)
     assert "libnvidia-ml.so.1" in harness.libraries(plan)
+
+
+@pytest.mark.parametrize("value", ["0", "all", "none"])
+def test_order_in_which_cuda_counts(value):
+    """FC-071: the operator's variable is set where the container has none, and no other is touched."""
+    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    inject = attrs.evolve(harness.RULES.inject, env=(order, "OTHER=a=b"))
+    rules = attrs.evolve(harness.RULES, inject=inject)
+    plan = decide(EIGHT, *asked(value), rules=rules)
+    assert plan.edits.env == (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("OTHER", "a=b"))
+    assert nri.adjustment(plan.edits).env[0].key == "CUDA_DEVICE_ORDER"
+    own = decide(EIGHT, *asked(value, "CUDA_DEVICE_ORDER=FASTEST_FIRST", "OTHER="), rules=rules)
+    assert own.edits.env == ()
+    assert decide(EIGHT, *asked(value)).edits.env == ()
+    assert not decide(EIGHT, "A=b", rules=rules).edits
