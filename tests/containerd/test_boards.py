@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WSL and Jetson in real containers: files at the host's own paths, nodes, and the loader."""
+"""Kinds of hosts in real containers: files from their places, nodes, and the loader."""
 
 import pytest
 
@@ -14,12 +14,12 @@ INSIDE = "/usr/local/nvidia/lib64"
 
 @pytest.fixture(scope="module")
 def boards(tmp_path_factory):
-    """Give a function that builds a live host of a platform."""
+    """Give a function that builds a live host of a kind."""
 
     def build(layout):
         directory = tmp_path_factory.mktemp(layout)
-        gpus = (host_spec.GpuSpec(model="RTX4090"),) if layout == "wsl" else ()
-        spec = host_spec.HostSpec(gpus=gpus, layout=layout, driver="566.36", nvml=False)
+        gpus = () if layout.startswith("jetson") else (host_spec.GpuSpec(),)
+        spec = host_spec.HostSpec(gpus=gpus, layout=layout, nvml=layout in host_spec.LAYOUTS)
         simulated.build(directory, spec)
         return directory
 
@@ -77,3 +77,22 @@ async def test_jetson(engine, boards):
             assert await listed(container, *wanted) == wanted
             assert f"{INSIDE}/libcuda.so.1" in await cached(container, "libcuda.so.1")
             assert f"{INSIDE}/libcuda.so" in await cached(container, "libcuda.so")
+
+
+@pytest.mark.parametrize("layout", ["operator", "nixos", "bottlerocket", "cos"])
+async def test_layouts_with_links_and_roots(running, boards, layout):
+    """The driver is found by the kind of host alone, below its own root and by its own links."""
+    host = boards(layout)
+    by_itself = ("--driver-root", "", "--dev-root", "")
+    engine = running("containerd-2")
+    with daemons.running(engine.nri_socket, host, by_itself):
+        async with (
+            engine.pod() as pod,
+            pod.container("debian", env={"NVIDIA_VISIBLE_DEVICES": "0"}) as container,
+        ):
+            assert await container.probe("open", "/dev/nvidia0", "rw") == "ENXIO"
+            assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+            result = await container.exec(
+                ["/bin/sh", "-c", "nvidia-smi -L; command -v nvidia-smi"]
+            )
+            assert "/usr/bin/nvidia-smi" in result.stdout
