@@ -83,6 +83,7 @@ def _build(
 ) -> tuple[model.ContainerEdits, tuple[Reason, ...]]:
     wanted = [file for file in inventory.files if selected(file, capabilities)]
     _require_libraries(wanted, capabilities, inventory)
+    _require_cuda(wanted, capabilities, inventory)
     kept: list[str] = []
     edits: dict[str, model.MountEdit] = {}
     if whole:
@@ -185,6 +186,28 @@ def _require_libraries(
         "host.library_search_paths",
         code="driver-files-missing",
     )
+
+
+def _require_cuda(
+    wanted: Iterable[host.DriverFile],
+    capabilities: frozenset[request_model.Capability],
+    inventory: host.Inventory,
+) -> None:
+    """Raise HostError where a container that computes would be given a driver without libcuda."""
+    if request_model.Capability.COMPUTE not in capabilities:
+        return
+    gap = next((p for p in inventory.problems if _is_about_cuda(p)), None)
+    if gap and not any("libcuda.so.1" in file.names for file in wanted):
+        raise errors.HostError(
+            f"compute is asked for, and {gap.message}",
+            hint=f"{gap.hint}; without it: NVIDIA_DRIVER_CAPABILITIES=utility",
+            code="driver-files-missing",
+        )
+
+
+def _is_about_cuda(problem: host.Problem) -> bool:
+    codes = {"driver-incomplete", "driver-library-damaged"}
+    return problem.code in codes and problem.message.startswith("libcuda ")
 
 
 def _destinations(file: host.DriverFile, library_dir: str) -> Iterator[str]:

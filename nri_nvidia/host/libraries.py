@@ -56,7 +56,7 @@ def find(root: Root, search_paths: tuple[str, ...], module_version: str) -> Foun
     if not module_version and versions:
         version = versions[0]
     if not version:
-        problems = _no_version(reader, module_version, versions)
+        problems = _no_version(reader, module_version, versions, search_paths)
         shown = versions[0] if versions else ""
         return Found(version=shown, directories=seen.directories, problems=problems)
     chosen = tuple(_choose(reader, version))
@@ -67,7 +67,7 @@ def find(root: Root, search_paths: tuple[str, ...], module_version: str) -> Foun
         version=version,
         directory=first.real.rpartition("/")[0],
         directories=seen.directories,
-        problems=(*_others(version, versions), *missing, *_damaged(reader, chosen)),
+        problems=(*_others(version, versions), *missing, *_lacking(reader, chosen, version)),
     )
 
 
@@ -234,16 +234,44 @@ def _useless(reader: _Reader) -> Iterator[tuple[str, str]]:
             yield stem, f"{shown(real)} {why}"
 
 
+def _lacking(reader: _Reader, chosen: tuple[_Chosen, ...], version: str) -> tuple[Problem, ...]:
+    """Report what is damaged, and leading libraries that are not there at all.
+
+    A driver root is filled file by file, and an installation may be left half done.
+    """
+    damaged = tuple(_damaged(reader, chosen))
+    have = {one.stem for one in chosen if one.file.bits == 64}
+    told = {problem.message.partition(" ")[0] for problem in damaged}
+    return damaged + tuple(
+        Problem(
+            code="driver-incomplete",
+            message=f"{stem} of the driver {version} was not found below {_searched(reader)}",
+            hint="wait for the driver container, or install the rest of the driver's user-space "
+            "packages",
+        )
+        for stem in catalog.LEADING
+        if stem not in have | told
+    )
+
+
+def _searched(reader: _Reader, asked: tuple[str, ...] = ()) -> str:
+    """Write where was looked: the root, and the directories that are there."""
+    missing = f"none of {', '.join(asked)} is there" if asked else "there is no library directory"
+    return f"{reader.seen.root.reported('/')} ({', '.join(reader.seen.directories) or missing})"
+
+
 def _no_version(
-    reader: _Reader, module_version: str, versions: tuple[str, ...]
+    reader: _Reader, module_version: str, versions: tuple[str, ...], asked: tuple[str, ...]
 ) -> tuple[Problem, ...]:
+    root = reader.seen.root.reported("/")
     if versions:
         found = " and ".join(versions)
+        where = f"below {root}" if root != "/" else "on disk"
         return (
             Problem(
                 code="driver-version-mismatch",
                 message=f"the loaded kernel module is {module_version}, "
-                f"but the driver libraries on disk are {found}",
+                f"but the driver libraries {where} are {found}",
                 hint="reboot or reload the NVIDIA kernel modules",
             ),
         )
@@ -251,13 +279,11 @@ def _no_version(
     problems = tuple(_damaged(reader, ()))
     if not module_version:
         return problems
-    top = reader.seen.root.reported("/")
-    places = ", ".join(reader.seen.directories) or "there is no library directory"
     return (
         Problem(
             code="driver-libraries-missing",
-            message=f"no libcuda or libnvidia-ml of the driver{wanted} was found below {top} "
-            f"({places})",
+            message=f"no libcuda or libnvidia-ml of the driver{wanted} was found below "
+            f"{_searched(reader, asked)}",
             hint="install the driver's user-space packages, or set host.driver_root "
             "or host.library_search_paths",
         ),

@@ -4,11 +4,14 @@
 import json
 import pathlib
 
+import attrs
 import pytest
 
 from nri_nvidia import cli
 from nri_nvidia.host import cache, presets, scan
 from nri_nvidia.host.options import Options
+from tests import inventories
+from tests.field import harness
 
 HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
 V = "570.172.08"
@@ -233,3 +236,49 @@ def test_a_driver_container_that_comes_and_goes(tree):
     assert kept.get().driver_root == "/run/nvidia/driver"
     (tree.top / "run/nvidia/driver").rename(tree.top / "run/nvidia/gone")
     assert kept.get().driver_root == "/"
+
+
+@pytest.mark.parametrize("there", ["libnvidia-ml", "libcuda"])
+def test_a_half_filled_driver_root(tree, there):
+    """What is missing is named, with where it was looked for; computing without libcuda is refused."""
+    root = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu"
+    tree.module(V)
+    tree.majors(nvidia=195, nvidia_uvm=511)
+    tree.gpu("0000:01:00.0", 0, inventories.UUIDS[0])
+    tree.library(f"{root}/{there}.so.{V}", f"{there}.so.1")
+    found = tree.scan()
+    (problem,) = found.problems
+    absent = "libcuda" if there == "libnvidia-ml" else "libnvidia-ml"
+    assert problem.code == "driver-incomplete"
+    assert problem.message.startswith(
+        f"{absent} of the driver {V} was not found below /run/nvidia/"
+    )
+    assert "/usr/lib/x86_64-linux-gnu" in problem.message
+    decided = harness.decide(found, *harness.asked("0"))
+    assert decided.created == (there == "libcuda")
+    if not decided.created:
+        assert problem.message in decided.reasons[-1].message
+        assert "NVIDIA_DRIVER_CAPABILITIES=utility" in decided.reasons[-1].hint
+    assert harness.decide(
+        found, *harness.asked("0", harness.capable("utility"))
+    ).created == (there == "libnvidia-ml")  # fmt: skip
+
+
+def test_a_driver_container_of_another_version(tree):
+    """The sentence names both versions and the root that holds the other one."""
+    tree.module(V)
+    tree.leading("/run/nvidia/driver/usr/lib64", "560.35.05")
+    (problem,) = tree.scan().problems
+    assert problem.code == "driver-version-mismatch"
+    for word in (V, "560.35.05", "/run/nvidia/driver"):
+        assert word in problem.message
+
+
+def test_a_named_preset_whose_places_are_not_there(tree):
+    """Each directory that was looked for is in the sentence."""
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    found = scan.scan(attrs.evolve(tree.recorded(), preset="cos"))
+    (problem,) = found.problems
+    for place in presets.PRESETS["cos"].libraries:
+        assert place in problem.message
