@@ -147,3 +147,20 @@ async def test_a_container_that_mounts_the_drm_directory_itself(engine, daemon, 
         assert await container.probe("open", "/dev/dri/card2", "rw") in NO_DEVICE
         assert await container.probe("open", "/dev/dri/card1", "rw") == "EPERM"
     assert (gpu_host / "dev/dri/card2").stat().st_mode & 0o777 == 0o660
+
+
+async def test_a_read_only_image_without_anything(engine, daemon, runtime):
+    """What comes with the nodes has its place even where the image has no directory for it."""
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "2",
+        "NVIDIA_DRIVER_CAPABILITIES": "graphics",
+        "NVIDIA_GDS": "enabled",
+    }
+    async with (
+        engine.pod(runtime=runtime) as pod,
+        pod.container("distroless", env=env, readonly=True) as container,
+    ):
+        assert await listed(container, "/dev/dri") == {"by-path", "card3", "renderD131"}
+        assert await container.probe("open", "/dev/nvidia-fs1", "rw") in NO_DEVICE
+        assert await container.probe("open", "/etc/cufile.json", "r") == "OK"
+        assert "c506:0" in await listed(container, "/run/udev/data")
