@@ -55,7 +55,7 @@ def build(
     possible, left_out = devices.possible(request, inventory)
     nodes = devices.build(possible, allocation, inventory, container.devices)
     further, missing = fabric.build(request, allocation, inventory, container)
-    nodes = nodes.merged(further)
+    nodes = nodes.merged(further) if further else nodes
     left_out += devices.groups_needed(nodes.devices)
     if container.user_namespace:
         devices.require_own_paths(nodes.devices)

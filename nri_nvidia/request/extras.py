@@ -12,6 +12,9 @@ from nri_nvidia.request import model
 _ENABLED = "enabled"
 _CDI_VENDOR = "nvidia.com"
 _IMEX_KIND = f"{_CDI_VENDOR}/imex-channel"
+_CDI_NAMES = {f"{_CDI_VENDOR}/{group}=all": group for group in model.Group}
+_VARIABLES = {group: f"NVIDIA_{group.upper()}" for group in model.Group}
+_MANAGING = {kind: f"NVIDIA_MIG_{kind.upper()}_DEVICES" for kind in model.MigManagement}
 
 
 @attrs.frozen(kw_only=True)
@@ -25,21 +28,22 @@ class Named:
 
 def variable(group: model.Group) -> str:
     """Give the variable by which a group is asked for."""
-    return f"NVIDIA_{group.upper()}"
+    return _VARIABLES[group]
 
 
 def groups(env: Mapping[str, str]) -> tuple[model.Group, ...]:
     """Give the groups of nodes that the environment switches on."""
-    return tuple(group for group in model.Group if env.get(variable(group)) == _ENABLED)
+    return tuple(group for group, name in _VARIABLES.items() if env.get(name) == _ENABLED)
 
 
-def named(devices: Iterable[str]) -> Named:
+def named(devices: tuple[str, ...]) -> Named:
     """Sort out `nvidia.com/imex-channel=0` and `nvidia.com/gds=all`.
 
     NVIDIA's device plugin gives channels and groups by these names beside those of GPUs
     (`internal/plugin/server.go`).
     """
-    kinds = {f"{_CDI_VENDOR}/{group}=all": group for group in model.Group}
+    if not any("=" in device for device in devices):
+        return Named(devices=devices)
     left: list[str] = []
     channels: list[str] = []
     found: list[model.Group] = []
@@ -47,8 +51,8 @@ def named(devices: Iterable[str]) -> Named:
         kind, _, name = device.partition("=")
         if kind == _IMEX_KIND and name:
             channels.append(name)
-        elif device in kinds:
-            found.append(kinds[device])
+        elif device in _CDI_NAMES:
+            found.append(_CDI_NAMES[device])
         else:
             left.append(device)
     return Named(devices=tuple(left), imex_channels=tuple(channels), groups=tuple(found))
@@ -60,9 +64,9 @@ def mig_management(env: Mapping[str, str], *, privileged: bool) -> tuple[model.M
     Raises RequestError for a container that is not privileged (toolkit
     `nvidia-container-runtime-hook/container_config.go`).
     """
-    kinds = tuple(kind for kind in model.MigManagement if env.get(_managing(kind)))
+    kinds = tuple(kind for kind, name in _MANAGING.items() if env.get(name))
     if kinds and not privileged:
-        name = _managing(kinds[0])
+        name = _MANAGING[kinds[0]]
         raise errors.RequestError(
             f"{name}={env[name]}: only a privileged container may manage MIG",
             hint="make the container privileged, name its namespace in "
@@ -78,14 +82,10 @@ def require_all(kinds: Iterable[model.MigManagement], env: Mapping[str, str]) ->
     In NVIDIA's stack that is looked at later than all else (libnvidia-container `cli/common.c`).
     """
     for kind in kinds:
-        name = _managing(kind)
+        name = _MANAGING[kind]
         if env[name].strip().lower() != "all":
             raise errors.RequestError(
                 f"{name}={env[name]}: only all is possible: MIG of every GPU or of none",
                 hint=f"write {name}=all",
                 code="mig-management-not-all",
             )
-
-
-def _managing(kind: model.MigManagement) -> str:
-    return f"NVIDIA_MIG_{kind.upper()}_DEVICES"
