@@ -45,6 +45,8 @@ def _container(spec: dict[str, Any]) -> containers.Container:
         namespace=annotations.get(f"{_CRI}sandbox-namespace", ""),
         pod_uid=annotations.get(f"{_CRI}sandbox-uid", ""),
         annotations=annotations,
+        # A CRI runtime may copy a pod's annotations there, and nothing tells them apart.
+        pod_annotations=annotations if any(key.startswith(_CRI) for key in annotations) else {},
         env=tuple(str(entry) for entry in process.get("env") or ()),
         mounts=tuple(
             containers.Mount(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_nvidia import errors, pipeline
+from nri_nvidia.oci import bundle
 from nri_nvidia.request import container, model, names, parse, policy
 from tests import inventories
 
@@ -89,6 +90,16 @@ def test_annotation_of_the_pod_is_its_authors_and_does_not_count():
     assert (plan.decision, plan.request) == (pipeline.Decision.IGNORE, None)
     real = {KEY: "nvidia.com/gpu=0"}
     assert indices(decide(annotations=real, pod_annotations=forged, rules=trusting)) == [0]
+
+
+def test_annotations_of_a_spec_made_by_a_cri_runtime_do_not_count():
+    """Its config.json holds the container's and the pod's, and nothing tells which is which."""
+    annotations = {KEY: "nvidia.com/gpu=0"}
+    given = bundle.container({"annotations": annotations})
+    assert parse.parse(given, policy.RequestPolicy()).request.devices == ("nvidia.com/gpu=0",)
+    annotations["io.kubernetes.cri.container-type"] = "container"
+    given = bundle.container({"annotations": annotations})
+    assert parse.parse(given, policy.RequestPolicy()) == parse.Parsed()
 
 
 def test_annotations_of_other_vendors_are_the_runtimes():
