@@ -2,10 +2,11 @@
 """Findings about the driver and its nodes, and about containers that hold them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from nri_nvidia.check import runtime
-from nri_nvidia.check.model import Facts, Finding, Severity
+from nri_nvidia.check.model import Facts, Finding, Holder, Severity
 from nri_nvidia.host import model as host
 
 _ERRORS = frozenset(
@@ -158,9 +159,9 @@ def _stale(facts: Facts, inventory: host.Inventory) -> Iterator[Finding]:
             yield Finding(
                 code="stale-driver",
                 severity=Severity.ERROR,
-                message=f"the container of process {holder.pid} holds the driver's files of "
-                f"{holder.version}, and the loaded module is {loaded}, which refuses them",
-                command=_recreate(holder.container),
+                message=f"{_who(facts, holder)} holds the driver's files of {holder.version}, and "
+                f"the loaded module is {loaded}, which refuses them",
+                command=recreate(_known(facts, holder.container), holder.container),
             )
 
 
@@ -170,10 +171,10 @@ def _denied(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 code="device-permission-lost",
                 severity=Severity.ERROR,
-                message=f"the container of process {holder.pid} has {', '.join(holder.denied)} "
+                message=f"{_who(facts, holder)} has {', '.join(holder.denied)} "
                 "and may not open it: its cgroup has lost the rule, at a daemon-reload or an "
                 "update of its resources",
-                command=_recreate(holder.container),
+                command=recreate(_known(facts, holder.container), holder.container),
             )
 
 
@@ -183,7 +184,7 @@ def _shadowed(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 code="library-path-shadows-driver",
                 severity=Severity.ERROR,
-                message=f"in the container of process {holder.pid} LD_LIBRARY_PATH finds "
+                message=f"in {_who(facts, holder)} LD_LIBRARY_PATH finds "
                 f"{', '.join(holder.shadows)} before the host's driver, which is "
                 f"{holder.version}",
                 command=f"nri-nvidia explain {holder.container[:12]}"
@@ -192,5 +193,22 @@ def _shadowed(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _recreate(container: str) -> str:
+def recreate(known: Mapping[str, Any] | None, container: str) -> str:
+    """Give the command after which a container is made anew by whoever wants it to be there."""
+    if known and known["pod"]:
+        return f"kubectl -n {known['namespace'] or 'default'} delete pod {known['pod']}"
     return f"crictl rm -f {container[:12]}" if container else "nri-nvidia status"
+
+
+def _known(facts: Facts, container: str) -> Mapping[str, Any] | None:
+    """Give what the daemon knows of a container."""
+    told = facts.status["containers"] if facts.status else ()
+    return next((entry for entry in told if entry["id"] == container), None)
+
+
+def _who(facts: Facts, holder: Holder) -> str:
+    known = _known(facts, holder.container)
+    if known is None:
+        return f"the container of process {holder.pid}"
+    parts = (known["namespace"], known["pod"], known["name"])
+    return f"container {'/'.join(part for part in parts if part)} (process {holder.pid})"

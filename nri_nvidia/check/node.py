@@ -99,7 +99,7 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"created while the daemon was away, without the GPU they asked for: "
             f"{names}{more}",
-            command=f"crictl rm -f {missed[0]['id'][:12]}",
+            command=driver.recreate(missed[0], missed[0]["id"]),
         )
     for told in facts.status["findings"]:
         yield driver.of_problem(

@@ -92,6 +92,7 @@ def _unrecorded(books: ledger.Ledger, container: str) -> dict[str, Any] | None:
         "time": (entry.since if entry else 0.0) or None,
         "duration_ms": None,
         "missed": entry is None,
+        "rule": "not-recorded",
         "ended": None,
         "decision": "inject" if entry else "ignore",
         "reasons": [{"code": "not-recorded", "message": what, "hint": ""}],

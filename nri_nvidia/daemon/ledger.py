@@ -75,8 +75,7 @@ class Ledger:
         bare = attrs.evolve(plan, edits=edits_model.ContainerEdits())
         self.decisions.append(attrs.evolve(decided, plan=bare))
         self.counts[str(plan.decision)] += 1
-        reason = plan.reasons[-1].code if plan.reasons else "as-asked"
-        self.tallies.decided(str(plan.decision), reason, decided.duration_ms / 1000)
+        self.tallies.decided(str(plan.decision), rule(plan), decided.duration_ms / 1000)
         if plan.decision is not pipeline.Decision.INJECT:
             return
         self.entries[container.id] = Entry(
@@ -139,6 +138,11 @@ class Ledger:
 def is_unknown_to_nri(container_id: str) -> bool:
     """Tell a container that came by nri-nvidia-runtime: its id says for whom, behind a `/`."""
     return "/" in container_id
+
+
+def rule(plan: pipeline.Plan) -> str:
+    """Give the code of what decided: the last reason, or that what was asked for is given."""
+    return plan.reasons[-1].code if plan.reasons else "as-asked"
 
 
 def named(container: containers.Container) -> containers.Container:

@@ -74,6 +74,7 @@ def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]
         "time": decided.time,
         "duration_ms": round(decided.duration_ms, 3),
         "missed": missed,
+        "rule": ledger.rule(plan),
         "ended": None,
         **found,
         "hook": None,
@@ -95,6 +96,8 @@ def match(query: str, known: Iterable[Summary]) -> tuple[Summary, ...]:
     the name of a container or a pod. Of containers with the same names, which are one recreated,
     only the newest is meant, unless by its id.
     """
+    if not query:
+        return ()
     known = sorted(known, key=lambda summary: (summary.live, summary.time), reverse=True)
     exact = [summary for summary in known if summary.id == query]
     if exact:
@@ -111,7 +114,7 @@ def match(query: str, known: Iterable[Summary]) -> tuple[Summary, ...]:
             named.setdefault(summary.display, summary)
     if named:
         return tuple(named.values())
-    return tuple(summary for summary in known if query and summary.id.startswith(query))
+    return tuple(summary for summary in known if summary.id.startswith(query))
 
 
 class Store:
@@ -139,7 +142,10 @@ class Store:
     def put(self, record: Mapping[str, Any]) -> None:
         """Keep a record in place of an earlier one of that container; raises OSError."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        _write(self._path(record["id"]), record)
+        text = json.dumps(record)
+        if len(text) > _LONGEST:
+            text = json.dumps({**record, "edits": None})
+        _write(self._path(record["id"]), text)
         self.known[record["id"]] = summary(record)
         while len(self.known) > self._kept:
             self._drop(min(self.known.values(), key=lambda known: (known.live, known.time)))
@@ -217,12 +223,12 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _write(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+def _write(path: pathlib.Path, text: str) -> None:
     beside = path.with_suffix(".new")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            json.dump(record, file)
+            file.write(text)
         beside.replace(path)
     except OSError:
         _remove(beside)

@@ -85,3 +85,22 @@ def test_container_of_this_machine(tmp_path):
     assert [attrs.evolve(holder, container="") for holder in mine] == [
         model.Holder(pid=process.pid, container="", version="535.1.2")
     ]
+
+
+def test_container_that_the_daemon_knows_is_named():
+    """By pod, and so is what to do; the daemon's own word for all of them is not repeated."""
+    from nri_nvidia.check import report
+    from tests import inventories
+
+    known = {"id": nodes.ID, "namespace": "ns", "pod": "p", "name": "c"}
+    told = {"code": "stale-driver", "message": "these containers", "hint": "recreate them"}
+    status = {
+        "runtime": {"registered": True}, "missed": [], "containers": [known], "findings": [told],
+    }  # fmt: skip
+    other = model.Holder(pid=8, container="", version="535.1.2")
+    holder = model.Holder(pid=7, container=nodes.ID, version="535.1.2")
+    facts = model.Facts(uid=0, status=status, inventory=inventories.EIGHT, holders=(holder, other))
+    first, second = report.findings(facts)
+    assert first.message.startswith("container ns/p/c (process 7) holds the driver's files")
+    assert first.command == "kubectl -n ns delete pod p"
+    assert second.message.startswith("the container of process 8 ")

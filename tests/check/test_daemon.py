@@ -43,7 +43,7 @@ def test_daemon_that_missed_a_container_and_then_ended(together, tmp_path):
 def test_daemon_that_is_not_registered_and_its_findings():
     """Both come from its status; each of its findings is passed on."""
     told = {"code": "hook-late", "message": "a sentence", "hint": "do it"}
-    status = {"runtime": {"registered": False}, "missed": [], "findings": [told]}
+    status = {"runtime": {"registered": False}, "missed": [], "findings": [told], "containers": []}
     facts = model.Facts(uid=0, status=status, ldconfig="/sbin/ldconfig")
     assert [finding.code for finding in node.daemon(facts)] == ["not-registered", "hook-late"]
 

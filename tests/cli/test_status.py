@@ -5,7 +5,9 @@ import asyncio
 import fcntl
 import json
 import os
+import pathlib
 import pty
+import re
 import select
 import signal
 import struct
@@ -98,6 +100,20 @@ def test_mig_devices_and_their_holders(together, tmp_path):
         assert lines[first + 3].endswith("team/pod/c1")
 
     together(body, gpus=gpus)
+
+
+def test_every_key_is_in_the_readme(together):
+    """What --json prints is documented, and nothing else is."""
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    section = text.partition("### What status says")[2].partition("\n### ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    told = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+
+    async def body(pair):
+        document = await asyncio.to_thread(pair.daemon.status)
+        assert set(document) == told
+
+    together(body)
 
 
 def read_until(terminal, text):

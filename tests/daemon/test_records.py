@@ -72,6 +72,7 @@ def test_record_holds_what_was_asked_decided_and_done():
         ("ns/p3/d", ["4abc"]),
         ("nothing", []),
         ("", []),
+        ("/", []),
     ],
 )
 def test_what_a_query_means(query, expected):
@@ -148,7 +149,7 @@ def test_full_disk_leaves_the_old_record(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match="No space"):
         store.change("00000001", {"hook": {}})
     assert store.read("00000001")["hook"] is None
@@ -163,3 +164,19 @@ def test_odd_ids_are_names_of_no_file(tmp_path):
         assert store.read(odd)["id"] == odd
     assert len(list((tmp_path / "d").iterdir())) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_record_that_is_too_long_is_kept_without_its_edits(tmp_path):
+    """What is too long to be read again would be lost as a whole."""
+    store = records.Store(tmp_path)
+    store.put({**record(1), "edits": {"env": {"A": "x" * (1 << 20)}}})
+    assert store.read("00000001")["edits"] is None
+    assert store.read("00000001")["decision"] == "inject"
+
+
+def test_keys_of_a_record():
+    """Programs read them; only new ones may come."""
+    assert set(record(1)) >= {
+        "schema", "id", "namespace", "pod", "name", "door", "time", "duration_ms", "missed", "rule",
+        "ended", "decision", "reasons", "request", "gpus", "driver_version", "edits", "hook",
+    }  # fmt: skip
