@@ -174,8 +174,7 @@ class Decider:
             plan=plan,
             duration_ms=(time.monotonic() - started) * 1000,
         )
-        self.ledger.record(decided)
-        self.records.decided(ledger.shortened(decided))
+        self.records.decided(self.ledger.record(decided))
         return decided
 
     async def _plan(

@@ -68,8 +68,11 @@ class Ledger:
         self.counts: collections.Counter[str] = collections.Counter()
         self.tallies = tallies.Tallies()
 
-    def record(self, decided: Decided) -> None:
-        """Keep a decision, and the container if it was given something; its edits are not kept."""
+    def record(self, decided: Decided) -> Decided:
+        """Keep a decision, and the container if it was given something; its edits are not kept.
+
+        Gives the decision with its edits, and with texts cut to a length.
+        """
         decided = shortened(decided)
         plan, container = decided.plan, decided.container
         bare = attrs.evolve(plan, edits=edits_model.ContainerEdits())
@@ -77,7 +80,7 @@ class Ledger:
         self.counts[str(plan.decision)] += 1
         self.tallies.decided(str(plan.decision), rule(plan), decided.duration_ms / 1000)
         if plan.decision is not pipeline.Decision.INJECT:
-            return
+            return decided
         self.entries[container.id] = Entry(
             container=container,
             since=decided.time,
@@ -96,6 +99,7 @@ class Ledger:
             driver_version=plan.driver_version,
             source=str(plan.request.source) if plan.request else "",
         )
+        return decided
 
     def adopt(self, entry: Entry) -> None:
         """Take in a container that was served before this process lived."""

@@ -57,7 +57,8 @@ def _compat(choice: compat.Choice | None) -> dict[str, Any] | None:
 def _edits(edits: model.ContainerEdits) -> dict[str, Any]:
     return {
         "env": dict(edits.env),
-        "devices": [attrs.asdict(device) for device in edits.devices],
-        "mounts": [attrs.asdict(mount) for mount in edits.mounts],
-        "hooks": [attrs.asdict(hook) for hook in edits.hooks],
+        # They are flat, and many: to look into each value would take most of the time.
+        "devices": [attrs.asdict(device, recurse=False) for device in edits.devices],
+        "mounts": [attrs.asdict(mount, recurse=False) for mount in edits.mounts],
+        "hooks": [attrs.asdict(hook, recurse=False) for hook in edits.hooks],
     }
