@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's files that are no libraries: programs, firmware, sockets, configuration."""
 
+import json
 import os
 import re
 import stat
@@ -122,7 +123,44 @@ def configs(root: Root, library_directory: str) -> Iterator[DriverFile]:
                     destination=f"{top}/{name}",
                     capabilities=frozenset({capability}),
                 )
+                yield from _named(root, path, capability)
                 break
+
+
+def _named(root: Root, path: str, capability: str) -> Iterator[DriverFile]:
+    """Give the library of the driver that a loader's file names by a whole path, at that path.
+
+    NixOS writes such files: a container that has them needs what they name, and nothing else.
+    """
+    place = library_named(root.data(path) or b"")
+    stem = place.rpartition("/")[2].partition(".so")[0]
+    real = _regular(root, place) if place.startswith("/") else None
+    if real is not None and stem in catalog.LIBRARIES:
+        yield DriverFile(
+            kind=FileKind.LISTED,
+            source=root.reported(real),
+            destination=os.path.normpath(place),
+            capabilities=frozenset({capability}),
+        )
+
+
+def library_named(data: bytes) -> str:
+    """Give the library that a loader's file names, empty if it names none.
+
+    For OpenCL that is a line; for Vulkan and EGL it is in an object `ICD` or `layer` of JSON.
+    """
+    text = data.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        return text if "\n" not in text and ".so" in text else ""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    for key in ("ICD", "layer"):
+        part = document.get(key) if isinstance(document, dict) else None
+        if isinstance(part, dict) and isinstance(part.get("library_path"), str):
+            return str(part["library_path"])
+    return ""
 
 
 def _regular(root: Root, path: str) -> str | None:

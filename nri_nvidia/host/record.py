@@ -17,7 +17,7 @@ import attrs
 
 from nri_nvidia.errors import ConfigError, HostError
 
-from . import catalog, elf, ldcache, stubs
+from . import catalog, elf, files, ldcache, stubs
 from .options import Options
 from .report import Report
 from .root import TEXT_LIMIT, Root, Trace
@@ -185,6 +185,8 @@ class _Writer:
             return b"".join(_known(data))
         if path == _MODULES:
             return _lines(data, ("nvidia",))
+        if path.endswith((".json", ".icd")):
+            return _loader_file(data, path)
         return _lines(data, _OS_RELEASE) if path.endswith("/os-release") else data
 
     def _directory(self, end: str) -> None:
@@ -251,6 +253,14 @@ def _known(data: bytes) -> Iterator[bytes]:
     ]
     if entries:
         yield stubs.library_cache(entries)
+
+
+def _loader_file(data: bytes, path: str) -> bytes:
+    """Give what a scan reads of a loader's file: the library that it names."""
+    named = files.library_named(data)
+    if path.endswith(".icd"):
+        return f"{named}\n".encode()
+    return f"{json.dumps({'ICD': {'library_path': named}})}\n".encode()
 
 
 def _lines(data: bytes, beginnings: tuple[str, ...]) -> bytes:

@@ -88,9 +88,11 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
         put(top / "etc/ld.so.cache", stubs.library_cache(entries))
     _write_binaries(top, spec, layout.at(top, layout.programs, version))
     etc = layout.at(top, layout.etc, version)
-    put(etc / "OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
+    # NixOS writes whole paths where others write names.
+    place = f"/{layout.libraries.format(version=version)}/" if layout.farm else ""
+    put(etc / "OpenCL/vendors/nvidia.icd", f"{place}libnvidia-opencl.so.1\n".encode())
     share = layout.at(top, layout.share, version)
-    _write_loader(share / "vulkan/icd.d/nvidia_icd.json", "libGLX_nvidia.so.0")
+    _write_loader(share / "vulkan/icd.d/nvidia_icd.json", f"{place}libGLX_nvidia.so.0")
     if spec.graphics:
         _write_graphics(top, spec.layout, version, share)
     firmware = layout.at(top, layout.firmware, version) / "nvidia" / version

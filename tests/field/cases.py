@@ -37,7 +37,7 @@ CASES: Final[dict[str, str]] = {
     "FC-025": "now; a container that is not privileged is refused, as in NVIDIA's stack",
     "FC-026": "now",
     "FC-027": "now",
-    "FC-028": "now",
+    "FC-028": "now; a library that a loader's file names by its path is at that path, too",
     "FC-029": "now; library_dir itself is made in a writable mount above it, e.g. of /usr/local",
     "FC-030": "now",
     "FC-031": "now",

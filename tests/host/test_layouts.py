@@ -216,3 +216,48 @@ def test_loader_files_go_to_their_standard_place(tree):
             {"graphics"},
         ),
     ]
+
+
+NAMED = {
+    "OpenCL/vendors/nvidia.icd": ("/etc", "{}\n", "libnvidia-opencl.so.1"),
+    "vulkan/icd.d/nvidia_icd.json": ("/usr/share", '{{"ICD": {{"library_path": "{}"}}}}',
+                                     "libGLX_nvidia.so.0"),
+    "vulkan/implicit_layer.d/nvidia_layers.json": (
+        "/usr/share", '{{"layer": {{"library_path": "{}"}}}}', "libGLX_nvidia.so.0"),
+    "glvnd/egl_vendor.d/10_nvidia.json": ("/usr/share", '{{"ICD": {{"library_path": "{}"}}}}',
+                                          "libEGL_nvidia.so.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("whole", [True, False])
+def test_library_named_by_a_loaders_file(tree, name, whole):
+    """One that is named by its whole path, as in NixOS, is at that path in a container, too."""
+    top, text, library = NAMED[name]
+    place = f"/nix/store/abc-nvidia-x11-{V}/lib"
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    tree.library(f"{place}/{library}.{V}", library)
+    tree.link(f"{place}/{library}", f"{library}.{V}")
+    tree.put(f"{top}/{name}", text.format(f"{place}/{library}" if whole else library))
+    listed = [file for file in tree.scan().files if file.kind is FileKind.LISTED]
+    assert [(file.source, file.destination) for file in listed] == (
+        [(f"{place}/{library}.{V}", f"{place}/{library}")] if whole else []
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"ICD": 3}', '{"ICD": {"library_path": ["/x.so"]}}', "/etc/shadow\n",
+     '{"ICD": {"library_path": "/etc/shadow"}}', '{"ICD": {"library_path": "/gone/libcuda.so.1"}}',
+     '{"ICD": {"library_path": "/usr/lib64"}}', "/usr/lib64/libc.so.6\n", "{" * 100_000],
+)  # fmt: skip
+def test_a_loaders_file_that_names_no_library_of_the_driver(tree, text):
+    """Nothing but a file of the driver's names is given for what such a file says."""
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    tree.library("/usr/lib64/libc.so.6")
+    tree.put("/etc/shadow", "secret")
+    tree.put("/usr/share/vulkan/icd.d/nvidia_icd.json", text)
+    tree.put("/etc/OpenCL/vendors/nvidia.icd", text)
+    assert [file for file in tree.scan().files if file.kind is FileKind.LISTED] == []
