@@ -5,6 +5,7 @@ import asyncio
 import collections
 import contextlib
 import logging
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -355,7 +356,8 @@ class Decider:
             "ok": report.ok,
             "failures": [*report.failures],
             "notes": [*report.notes],
-            "duration_ms": report.duration_ms,
+            # Python's JSON knows NaN; whoever reads ours may not.
+            "duration_ms": report.duration_ms if math.isfinite(report.duration_ms) else 0.0,
         }
         self.records.hook_reported(report.container_id, told)
         self.ledger.tallies.hook(

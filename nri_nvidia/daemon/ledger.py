@@ -149,6 +149,11 @@ def rule(plan: pipeline.Plan) -> str:
     return plan.reasons[-1].code if plan.reasons else "as-asked"
 
 
+def is_of_user(container_id: str) -> bool:
+    """Tell such a container of another user than root, who may name any number of them."""
+    return is_unknown_to_nri(container_id) and not container_id.endswith("/runtime")
+
+
 def named(container: containers.Container) -> containers.Container:
     """Give what of a container is worth keeping: its names. Its environment may be megabytes."""
     return containers.Container(

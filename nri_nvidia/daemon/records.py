@@ -148,7 +148,7 @@ class Store:
         _write(self._path(record["id"]), text)
         self.known[record["id"]] = summary(record)
         while len(self.known) > self._kept:
-            self._drop(min(self.known.values(), key=lambda known: (known.live, known.time)))
+            self._drop(min(self.known.values(), key=_worth))
 
     def change(self, container_id: str, changes: Mapping[str, Any]) -> None:
         """Change keys of a record, if it is there; raises OSError."""
@@ -182,6 +182,11 @@ class Store:
     def _drop(self, known: Summary) -> None:
         del self.known[known.id]
         _remove(self._path(known.id))
+
+
+def _worth(known: Summary) -> tuple[bool, bool, float]:
+    """Give by what a record is kept for longer than others; any user can make many of his own."""
+    return not ledger.is_of_user(known.id), known.live, known.time
 
 
 def each(directory: pathlib.Path, take: Callable[[dict[str, Any]], None]) -> None:

@@ -23,6 +23,8 @@ from nri_nvidia.request import container as containers
 
 logger = logging.getLogger(__name__)
 
+_MOST_OF_USERS = 256
+"""Containers of other users than root that are shown: each has a descriptor here."""
 _KEY = "watched"
 """The member of a record that names the process."""
 
@@ -55,12 +57,19 @@ class Holders:
         self._unwatch(container_id)
         if not self._books.came_by(container_id, "runtime"):
             return
+        self._make_room()
         caller = process(pid)
         found = caller if stays else process(parent(pid))
         # The first process outlives all: a container that it started is shown until the next one
         # of its name.
         if found and found.pid > 1 and self._watch(container_id, found):
             self._kept.noted(container_id, {_KEY: attrs.asdict(found)})
+
+    def _make_room(self) -> None:
+        """Forget users' oldest containers where there are too many, which end none of them."""
+        of_users = [key for key in self._books.entries if ledger.is_of_user(key)]
+        for container_id in of_users[:-_MOST_OF_USERS]:
+            self._ended(container_id)
 
     async def adopt(self) -> None:
         """Take in what a daemon of before has left and what still runs; the rest has ended."""
@@ -78,6 +87,7 @@ class Holders:
                 self._books.came_by(container_id, "runtime")
             else:
                 await self._on_end(container_id)
+        self._make_room()
 
     def close(self) -> None:
         """Watch no more."""

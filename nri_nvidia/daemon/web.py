@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 _HEAD = 8192
 _LIMIT = 10.0
 _MOST = 64
+_MOST_CONNECTED = 2 * _MOST
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +77,9 @@ class Web:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving += 1
         try:
+            if self._serving > _MOST_CONNECTED:
+                # Callers that say nothing would hold all descriptors of this process.
+                return
             async with asyncio.timeout(_LIMIT):
                 head, answer = await self._answered(reader)
                 writer.write(_encoded(answer, with_body=head))

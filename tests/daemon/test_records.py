@@ -121,6 +121,17 @@ def test_those_that_ended_go_first(tmp_path):
     assert not any(known.live for known in store.known.values())
 
 
+def test_users_own_records_go_before_all_others(tmp_path):
+    """A user who asks for containers in a row drives out what he asked for, nothing of NRI's."""
+    store = records.Store(tmp_path / "d", kept=3)
+    store.put(record(1, decision="error"))
+    store.put(record(2))
+    for number in range(3, 9):
+        store.put({**record(number), "id": f"c{number}/1000"})
+    store.put({**record(9), "id": "c9/runtime"})
+    assert [*store.known] == ["00000001", "00000002", "c9/runtime"]
+
+
 def test_what_is_no_record_is_removed_and_another_version_left(tmp_path):
     """Half a file, rubbish and a temporary file go; a newer daemon's record stays unread."""
     store = records.Store(tmp_path)

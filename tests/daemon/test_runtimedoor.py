@@ -34,11 +34,12 @@ SPEC = {
 QUESTION = {"protocol": 1, "id": "x", "spec": SPEC, "nested": False, "stays": False}
 ASKER = """
 import os, socket, sys, time
-uid, path, question, stay = sys.argv[1:]
+uid, path, stay = sys.argv[1:]
+question = sys.stdin.buffer.readline()
 os.setgroups([]); os.setgid(int(uid)); os.setuid(int(uid))
 with socket.socket(socket.AF_UNIX) as channel:
     channel.connect(path)
-    channel.sendall(question.encode())
+    channel.sendall(question)
     channel.shutdown(socket.SHUT_WR)
     sys.stdout.write(b"".join(iter(lambda: channel.recv(65536), b"")).decode())
     sys.stdout.flush()
@@ -106,7 +107,6 @@ async def asking(door, question=QUESTION, *, uid=0, stay=False, shell=False):
         ASKER,
         str(uid),
         door.path,
-        json.dumps(question),
         "stay" if stay else "",
     ]
     if shell:
@@ -115,6 +115,7 @@ async def asking(door, question=QUESTION, *, uid=0, stay=False, shell=False):
     process = await asyncio.create_subprocess_exec(
         *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
+    process.stdin.write(json.dumps(question).encode() + b"\n")
     try:
         yield json.loads(await process.stdout.read()), process
     finally:
@@ -269,3 +270,58 @@ async def test_another_process_of_the_same_number_is_not_taken_for_it():
         assert later.held == []
         assert later.stopped.get_nowait() == "x/runtime"
         await later.records.close()
+
+
+async def test_users_wait_for_each_other_and_root_for_none_of_them():
+    """A user who asks a lot at once does not keep root's containers, or NRI's, waiting."""
+    async with opened() as (door, decider):
+        decided, going = decider.create_container, asyncio.Event()
+        at_once, most = 0, 0
+
+        async def slowly(container, deadline):
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            if not container.id.endswith("/runtime"):
+                await going.wait()
+            at_once -= 1
+            return await decided(container, deadline)
+
+        decider.create_container = slowly
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(4):
+                tasks.create_task(_asked(door, {**QUESTION, "id": f"u{number}"}, 1234))
+            while not at_once:
+                await asyncio.sleep(0.01)
+            await _asked(door, QUESTION, 0)
+            going.set()
+        assert most == 2  # one user's, and root's
+        assert len(decider.asked) == 5
+
+
+async def _asked(door, question, uid):
+    async with asking(door, question, uid=uid) as (answer, _):
+        assert answer["patch"]
+
+
+async def test_what_users_hold_is_bounded(monkeypatch):
+    """A user may name any number of containers: the oldest are forgotten, root's never."""
+    monkeypatch.setattr(runtimeholders, "_MOST_OF_USERS", 3)
+    question = {**QUESTION, "stays": True}
+    async with opened() as (door, decider), contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(asking(door, question, stay=True))
+        for number in range(5):
+            named = {**question, "id": f"u{number}"}
+            await stack.enter_async_context(asking(door, named, uid=1234, stay=True))
+        assert [await decider.stopped.get() for _ in range(2)] == ["u0/1234", "u1/1234"]
+        assert decider.held == ["x/runtime", "u2/1234", "u3/1234", "u4/1234"]
+
+
+async def test_a_users_question_is_to_be_short():
+    """What takes long to read is not taken from everybody."""
+    long = {**QUESTION, "spec": {"process": {"env": ["A=" + "x" * (1 << 18)]}}}
+    async with opened() as (door, _):
+        async with asking(door, long, uid=1234) as (answer, _):
+            assert "more than 262144" in answer["message"]
+        async with asking(door, {**long, "id": "y"}) as (answer, _):
+            assert answer["patch"]
