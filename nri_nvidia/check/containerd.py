@@ -16,6 +16,13 @@ import attrs
 
 NRI = "io.containerd.nri.v1.nri"
 DEFAULT_PATH = "/etc/containerd/config.toml"
+PLACES = (
+    DEFAULT_PATH,
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/etc/k0s/containerd.toml",
+)
+"""Where distributions of Kubernetes that bring their own containerd keep it."""
 _CRI = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NAMES = {"nri": NRI}
 """What a file of version 1 calls by another name."""

@@ -39,13 +39,14 @@ _LISTENS = 0x10000
 class Where:
     """Which node is looked at, and how it is set up.
 
-    `root` is `/` or a recorded host. `runtime_config` is containerd's file.
+    `root` is `/` or a recorded host. `runtime_config` is containerd's file, empty for the first
+    that is there of those that are known.
     """
 
     root: roots.Root = attrs.field(factory=roots.Root)
     settings: config_model.Config = attrs.field(factory=config_model.Config)
     options: host_options.Options = attrs.field(factory=host_options.Options)
-    runtime_config: str = containerd.DEFAULT_PATH
+    runtime_config: str = ""
 
 
 def gather(where: Where) -> model.Facts:
@@ -53,7 +54,7 @@ def gather(where: Where) -> model.Facts:
     root = where.root
     versions = _recorded_versions(root) if root.recorded else _told_versions()
     runtime = containerd.load(
-        where.runtime_config,
+        where.runtime_config or _runtime_config(root),
         root.text,
         lambda pattern: _glob(root, pattern),
         replaces=not versions.containerd.startswith(("2", "3")),
@@ -80,6 +81,11 @@ def gather(where: Where) -> model.Facts:
         selinux=_selinux(root),
         fabric_switches=bool(root.entries("/proc/driver/nvidia-nvswitch/devices")),
     )
+
+
+def _runtime_config(root: roots.Root) -> str:
+    there = (path for path in containerd.PLACES if root.stat(path) is not None)
+    return next(there, containerd.DEFAULT_PATH)
 
 
 def _recorded_versions(root: roots.Root) -> model.Versions:

@@ -175,8 +175,19 @@ def _same(path: str) -> str:
 
 
 def _timeout(facts: Facts) -> Iterator[Finding]:
+    """Give the time limits of NRI that are too short, by configuration or as the runtime told."""
+    told = facts.status["runtime"].get("request_timeout") if facts.status else None
+    if told is not None and told < _LEAST_TIMEOUT and not _limit(facts, "plugin_request_timeout"):
+        yield Finding(
+            code="request-timeout-short",
+            severity=Severity.WARNING,
+            message=f"the runtime gives its plugins {told:g} s for an answer: on a busy node it "
+            "drops them, and creates containers without them",
+            command=f"$EDITOR {_config(facts)} && {_RESTART}",
+            detail=_snippet(facts, 'plugin_request_timeout = "2s"'),
+        )
     for key in ("plugin_request_timeout", "plugin_registration_timeout"):
-        limit = containerd.seconds(facts.runtime.nri.get(key))
+        limit = _limit(facts, key)
         if limit is not None and limit < _LEAST_TIMEOUT:
             yield Finding(
                 code="request-timeout-short",
@@ -186,6 +197,10 @@ def _timeout(facts: Facts) -> Iterator[Finding]:
                 command=f"$EDITOR {_config(facts)} && {_RESTART}",
                 detail=_snippet(facts, f'{key} = "2s"'),
             )
+
+
+def _limit(facts: Facts, key: str) -> float | None:
+    return containerd.seconds(facts.runtime.nri.get(key))
 
 
 def _nvidia_runtime(facts: Facts) -> Iterator[Finding]:

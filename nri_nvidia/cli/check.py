@@ -24,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--containerd-config",
         metavar="FILE",
-        default=containerd.DEFAULT_PATH,
-        help=f"containerd's configuration (default: {containerd.DEFAULT_PATH})",
+        default="",
+        help=f"containerd's configuration (default: {containerd.DEFAULT_PATH}, else that of k3s, "
+        "rke2 or k0s)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -64,6 +65,11 @@ def facts(options: argparse.Namespace) -> model.Facts:
         status = daemon.status(options.socket or config.control.socket)
     except cli.NotRunningError as error:
         return attrs.evolve(gathered, status_error=error.message)
+    told = status["runtime"]
+    if told["name"] == "containerd" and not gathered.versions.containerd:
+        # It need not be on our PATH, and what runs counts more than what lies there.
+        known = attrs.evolve(gathered.versions, containerd=str(told["version"]))
+        gathered = attrs.evolve(gathered, versions=known)
     return attrs.evolve(gathered, status=status)
 
 

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nri_nvidia import errors
 from nri_nvidia.daemon import decider, hostwatch, readiness, web
-from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
-
-_LIMIT = 2.0
 
 
 def routes(state: decider.Decider, watch: hostwatch.HostWatch) -> Mapping[str, web.Route]:
@@ -19,9 +16,9 @@ def routes(state: decider.Decider, watch: hostwatch.HostWatch) -> Mapping[str, w
     from nri_nvidia.daemon import metrics  # noqa: PLC0415
 
     async def series() -> web.Answer:
-        body = metrics.text(
-            state, watch, await _inventory(watch), ready=not await readiness.missing(state, watch)
-        )
+        seen = await readiness.look(watch)
+        ready = not readiness.missing(state, seen)
+        body = metrics.text(state, watch, seen.inventory, ready=ready)
         return web.Answer(body=body, type=metrics.CONTENT_TYPE)
 
     return {
@@ -31,19 +28,12 @@ def routes(state: decider.Decider, watch: hostwatch.HostWatch) -> Mapping[str, w
     }
 
 
-async def _inventory(watch: hostwatch.HostWatch) -> host.Inventory | None:
-    try:
-        return await watch.inventory(_LIMIT)
-    except errors.Error:
-        return watch.last
-
-
 async def _health(state: decider.Decider) -> web.Answer:
     return _told(readiness.stuck(state))
 
 
 async def _ready(state: decider.Decider, watch: hostwatch.HostWatch) -> web.Answer:
-    return _told(await readiness.missing(state, watch))
+    return _told(readiness.missing(state, await readiness.look(watch)))
 
 
 def _told(reasons: Sequence[Reason]) -> web.Answer:

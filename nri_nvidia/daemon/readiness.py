@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a container that is created now gets a working GPU, and else why not."""
 
+import attrs
+
 from nri_nvidia import errors, pipeline
 from nri_nvidia.daemon import decider, hostwatch
 from nri_nvidia.host import model as host
@@ -14,15 +16,30 @@ _HANDLERS = 2.0
 """How many times the runtime's own limit a handler may run before the daemon counts as stuck."""
 
 
-async def missing(state: decider.Decider, watch: hostwatch.HostWatch) -> tuple[Reason, ...]:
+@attrs.frozen(kw_only=True)
+class Look:
+    """One look at the host: what it has, or else why that is not known, and what it had last."""
+
+    inventory: host.Inventory | None = None
+    fault: errors.Error | None = None
+
+
+async def look(watch: hostwatch.HostWatch) -> Look:
+    """Look at the host; a driver that hangs is not waited for."""
+    try:
+        return Look(inventory=await watch.inventory(_LIMIT))
+    except errors.Error as error:
+        return Look(inventory=watch.last, fault=error)
+
+
+def missing(state: decider.Decider, seen: Look) -> tuple[Reason, ...]:
     """Give what keeps such a container from its GPU; nothing where it gets one."""
     found = list(_connection(state))
-    found += [Reason.of(fault) for fault in (state.fault, state.place.fault) if fault]
-    try:
-        inventory = await watch.inventory(_LIMIT)
-    except errors.Error as error:
-        return (*found, Reason.of(error))
-    return (*found, *_decision(state.rules, inventory))
+    faults = (state.fault, state.place.fault, seen.fault)
+    found += [Reason.of(fault) for fault in faults if fault]
+    if seen.fault or seen.inventory is None:
+        return tuple(found)
+    return (*found, *_decision(state.rules, seen.inventory))
 
 
 def stuck(state: decider.Decider) -> tuple[Reason, ...]:

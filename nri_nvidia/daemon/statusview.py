@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 
 import nri_nvidia
-from nri_nvidia import errors
 from nri_nvidia.daemon import decider, hostwatch, ledger, readiness, upgrades
 from nri_nvidia.host import model as host
 
@@ -25,11 +24,10 @@ async def document(
     `further` is a problem of a part beside these.
     """
     findings: list[dict[str, str]] = []
-    try:
-        inventory: host.Inventory | None = await watch.inventory(2.0)
-    except errors.Error as error:
-        inventory = watch.last
-        findings.append(_finding(error.code, error.message, error.hint))
+    seen = await readiness.look(watch)
+    inventory = seen.inventory
+    if seen.fault:
+        findings.append(_finding(seen.fault.code, seen.fault.message, seen.fault.hint))
     findings += [
         _finding(fault.code, fault.message, fault.hint)
         for fault in (state.connection.trouble, state.fault, state.place.fault, *state.troubles)
@@ -42,7 +40,7 @@ async def document(
     holders = state.ledger.entries.values()
     findings += [attrs.asdict(problem) for problem in upgrades.problems(holders, inventory)]
     connection = state.connection
-    lacking = await readiness.missing(state, watch)
+    lacking = readiness.missing(state, seen)
     return {
         "schema": SCHEMA,
         "version": nri_nvidia.__version__,
@@ -54,6 +52,7 @@ async def document(
             "name": connection.runtime.name if connection.runtime else None,
             "version": connection.runtime.version if connection.runtime else None,
             "registrations": connection.registrations,
+            "request_timeout": connection.runtime.request_timeout if connection.runtime else None,
         },
         "ready": not lacking,
         "not_ready": [attrs.asdict(reason) for reason in lacking],

@@ -4,7 +4,7 @@
 import asyncio
 import json
 
-from nri_nvidia.check import model, node
+from nri_nvidia.check import containerd, model, node, runtime
 from tests.daemon.conftest import gpu_host, together
 from tests.daemon.pairs import POD, container
 
@@ -46,6 +46,16 @@ def test_daemon_that_is_not_registered_and_its_findings():
     status = {"runtime": {"registered": False}, "missed": [], "findings": [told], "containers": []}
     facts = model.Facts(uid=0, status=status, ldconfig="/sbin/ldconfig")
     assert [finding.code for finding in node.daemon(facts)] == ["not-registered", "hook-late"]
+
+
+def test_timeout_that_the_runtime_told():
+    """It counts where the configuration that we see does not say it; twice it is not said."""
+    status = {"runtime": {"registered": True, "request_timeout": 0.2}}
+    facts = model.Facts(uid=0, status=status)
+    assert [finding.code for finding in runtime.findings(facts)] == ["request-timeout-short"]
+    written = containerd.Settings(nri={"plugin_request_timeout": "200ms"}, version=3)
+    again = model.Facts(uid=0, status=status, runtime=written)
+    assert len([*runtime.findings(again)]) == 1
 
 
 def test_who_is_not_root_is_told_so():

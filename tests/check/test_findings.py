@@ -127,6 +127,10 @@ FAULTS = {
         ),
         "error",
     ),
+    "nri-off, in k3s": (
+        both(remove("etc/containerd/config.toml"), write(
+            "var/lib/rancher/k3s/agent/etc/containerd/config.toml", NRI_OFF)), "error",
+    ),
     "nri-settings-misplaced": (
         config("version = 2\n[plugins.io.containerd.nri.v1.nri]\n  disable = false\n"), "error",
     ),

@@ -83,3 +83,35 @@ def test_default_configuration(programs, tmp_path, capsys, name):
             f"{head}io.containerd.nri.v1.nri{tail.replace(old, 'disable = false', 1)}",
         )
         assert node.findings(capsys) == (0, [])
+
+
+@pytest.mark.skipif(
+    not Path("/sys/fs/cgroup/devices").is_dir(),
+    reason="rules of a cgroup of version 2 are programs that only a runtime loads",
+)
+async def test_container_that_lost_its_permission(fresh, gpu_host, tmp_path):
+    """A rule that is taken out of a running container's cgroup is found, and the container named."""
+    engine = fresh()
+    config = settings(tmp_path / "config.toml", engine, gpu_host)
+    with daemons.running(engine.nri_socket, gpu_host) as daemon:
+        async with engine.pod() as pod:
+            environment = {"NVIDIA_VISIBLE_DEVICES": "0"}
+            async with pod.container("debian", env=environment) as container:
+                assert "device-permission-lost" not in codes(engine, config, daemon.control)
+                deny(await container.pid(), "c 195:0 rw")
+                done = daemon.ask(
+                    "check", "--json", "--config", str(config),
+                    "--containerd-config", str(engine.directory / "config.toml"),
+                )  # fmt: skip
+                found = json.loads(done.stdout)["findings"]
+                lost = [f for f in found if f["code"] == "device-permission-lost"]
+                assert len(lost) == 1
+                assert "/dev/nvidia0 and may not open it" in lost[0]["message"]
+                assert lost[0]["message"].startswith("container default/")
+
+
+def deny(pid: int, rule: str) -> None:
+    """Take a rule out of a process's device cgroup, as a reload of systemd may."""
+    groups = Path(f"/proc/{pid}/cgroup").read_text()
+    path = next(line.split(":", 2)[2] for line in groups.splitlines() if ":devices:" in line)
+    (Path("/sys/fs/cgroup/devices") / path.lstrip("/") / "devices.deny").write_text(rule)
