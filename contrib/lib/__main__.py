@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch and unpack what the tests run: `python contrib/lib [--update]`, called by contrib/setup.
+"""Fetch and unpack what the tests run: `python contrib/lib [--update] [--long]`, by contrib/setup.
 
 All of it goes below .cache, and what is there already is left alone; --update asks the mirror
 for newer versions.
@@ -25,11 +25,13 @@ def main() -> int:
     """Provide every piece, a line for each; return the exit status."""
     parser = argparse.ArgumentParser(prog="contrib/setup", description=__doc__)
     parser.add_argument("--update", action="store_true", help="look for newer versions")
-    update = parser.parse_args().update
+    parser.add_argument("--long", action="store_true", help="also what the long tests need")
+    options = parser.parse_args()
+    update, long = options.update, options.long
     apt = Apt(CACHE / "apt")
     try:
         alone()
-        for line in engines.provide(apt, CACHE / "engines", update=update):
+        for line in engines.provide(apt, CACHE / "engines", update=update, long=long):
             say(line)
         suite, line = driver.provide(apt, CACHE / "driver", update=update)
         say(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd, runc and crun, unpacked privately, each able to run on this machine's libc."""
+"""containerd, runc, crun, docker and podman, unpacked privately, fit for this machine's libc."""
 
 import json
 import os
@@ -25,6 +25,8 @@ class Wanted(NamedTuple):
     programs: tuple[str, ...]
     pattern: str
     required: bool = True
+    long: bool = False
+    """Whether only the long tests need it."""
 
 
 WANTED = (
@@ -36,21 +38,32 @@ WANTED = (
     # The oldest runc still met: Debian 12's, and the one that loses devices on a daemon-reload.
     Wanted("runc-1.1.5", "runtime", "runc", ("runc",), r"1\.1\.5", required=False),
     Wanted("crun", "runtime", "crun", ("crun",), r""),
+    # The oldest docker that is met, which knows no CDI, and one that has it switched on.
+    Wanted("docker-20", "client", "docker.io", ("dockerd",), r"20\.10\.", long=True),
+    Wanted("docker-28", "client", "docker.io", ("dockerd",), r"28\.", long=True),
+    Wanted("docker-cli", "client", "docker-cli", ("docker",), r"28\.", long=True),
+    Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
+    Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
 )  # fmt: skip
 
 
-def provide(apt: Apt, directory: Path, *, update: bool) -> list[str]:
-    """Unpack what is missing and write engines.json; return a line a program."""
+def provide(apt: Apt, directory: Path, *, update: bool, long: bool) -> list[str]:
+    """Unpack what is missing and write engines.json; return a line a program.
+
+    What is for long tests alone is fetched with `long`, and kept where it is there.
+    """
     records = []
     for wanted in WANTED:
-        record = None if update else known(directory / wanted.name)
-        record = record or unpack(apt, wanted, directory / wanted.name)
+        record = None if update and (long or not wanted.long) else known(directory / wanted.name)
+        if record is None and (long or not wanted.long):
+            record = unpack(apt, wanted, directory / wanted.name)
         if record:
             records.append(record)
     document = {
         "schema": SCHEMA,
         "engines": [each for each in records if each["kind"] == "engine"],
         "runtimes": [each for each in records if each["kind"] == "runtime"],
+        "clients": [each for each in records if each["kind"] == "client"],
     }
     packages.write(directory / "engines.json", document)
     return [f"{each['name']}: {each['version']} ({each['suite']})" for each in records]

@@ -82,7 +82,8 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
             command="systemctl enable --now nri-nvidia",
         )
         return
-    if not facts.status["runtime"]["registered"]:
+    runtime = facts.status["runtime"]
+    if not (runtime["registered"] or runtime.get("off")):
         yield Finding(
             code="not-registered",
             severity=Severity.ERROR,

@@ -155,7 +155,7 @@ def _print_free(options: argparse.Namespace) -> int:
     if options.host:
         raise errors.ConfigError("--free asks the daemon of this node, and --host is another one")
     status = daemon.status(daemon.socket(options))
-    if not status["runtime"]["registered"]:
+    if not (status["runtime"]["registered"] or status["runtime"].get("off")):
         raise errors.Error(
             "the daemon is not registered with a runtime: which containers run is not known",
             hint="nri-nvidia status says why",

@@ -47,7 +47,7 @@ def _pause(told: str) -> float:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the state; 1 when the daemon is not registered with a runtime."""
+    """Print the state; 1 when the daemon is not registered with a runtime, and should be."""
     path = daemon.socket(options)
     if options.watch is not None:
         return _watch(path, options.watch)
@@ -58,7 +58,8 @@ def main(options: argparse.Namespace) -> int:
         output.print_json(document)
     else:
         print("\n".join(statustext.text(output.plain(document), time.time())))
-    return 0 if document["runtime"]["registered"] else 1
+    runtime = document["runtime"]
+    return 0 if runtime["registered"] or runtime.get("off") else 1
 
 
 def _ready(document: dict[str, Any], *, as_json: bool) -> int:

@@ -40,6 +40,8 @@ def _head(document: dict[str, Any], now: float) -> Iterator[str]:
     if runtime["registered"]:
         since = output.ago(now - runtime["since"])
         yield f"runtime: {runtime['name']} {runtime['version']}, registered since {since}"
+    elif runtime.get("off"):
+        yield "runtime: NRI is off (nri.enabled); containers come by nri-nvidia-runtime and CDI"
     else:
         last = f" (last with {runtime['name']} {runtime['version']})" if runtime["name"] else ""
         yield output.paint("runtime: not registered", _RED) + last

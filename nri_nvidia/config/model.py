@@ -55,8 +55,12 @@ def _one_of(*allowed: str) -> Callable[[object, "attrs.Attribute[str]", str], No
 
 @attrs.frozen(kw_only=True)
 class Nri:
-    """`[nri]`: how the runtime is reached. `index` (two digits) orders the runtime's plugins."""
+    """`[nri]`: how the runtime is reached. `index` (two digits) orders the runtime's plugins.
 
+    Not `enabled`, no runtime is looked for: containers come by other doors alone.
+    """
+
+    enabled: bool = True
     socket: str = attrs.field(default="/var/run/nri/nri.sock", validator=_absolute)
     name: str = attrs.field(default="nri-nvidia")
     index: str = attrs.field(default="10")

@@ -48,9 +48,10 @@ _KEPT_ENDS = 4096
 class Connection:
     """The runtime that the daemon is registered with; `since` is Unix time, 0 while it is not.
 
-    `trouble` is why the last attempt to connect ended.
+    `trouble` is why the last attempt to connect ended. `wanted` is false where NRI is off.
     """
 
+    wanted: bool = True
     runtime: plugin.RuntimeInfo | None = None
     trouble: errors.Error | None = None
     since: float = 0.0

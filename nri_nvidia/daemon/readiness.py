@@ -61,6 +61,8 @@ def stuck(state: decider.Decider) -> tuple[Reason, ...]:
 
 def _connection(state: decider.Decider) -> tuple[Reason, ...]:
     connection = state.connection
+    if not connection.wanted:
+        return ()
     if not connection.since:
         trouble = f": {connection.trouble}" if connection.trouble else ""
         return (

@@ -145,7 +145,7 @@ class Service:
                     _surely(self._door.keep_client(self._place), "the door for runtimes")
                 )
                 try:
-                    await session.run_forever(wanted, self._decider)
+                    await self._serve_nri(wanted)
                 except errors.Error as error:
                     failure = error
                 owner.cancel()
@@ -171,6 +171,14 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
         loop.add_signal_handler(signal.SIGHUP, reload)
+
+    async def _serve_nri(self, wanted: session.Settings) -> None:
+        """Be the runtime's plugin for ever, or, with NRI switched off, just there."""
+        if self._config.nri.enabled or wanted.descriptor is not None:
+            await session.run_forever(wanted, self._decider)
+        self._decider.connection.wanted = False
+        notify.notify("READY=1\nSTATUS=NRI is switched off")
+        await asyncio.get_running_loop().create_future()
 
     def _session_settings(self) -> session.Settings:
         nri = self._config.nri

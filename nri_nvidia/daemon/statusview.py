@@ -48,6 +48,7 @@ async def document(
         "since": started,
         "runtime": {
             "registered": connection.since > 0,
+            "off": not connection.wanted,
             "since": connection.since or None,
             "name": connection.runtime.name if connection.runtime else None,
             "version": connection.runtime.version if connection.runtime else None,

@@ -53,7 +53,8 @@ def programs() -> dict[str, engines.Program]:
             bin=Path(record["bin"]),
             path=Path(record["path"]),
         )
-        for record in [*records["engines"], *records["runtimes"]]
+        for part in ("engines", "runtimes", "clients")
+        for record in records.get(part, ())
     }
 
 

@@ -151,6 +151,16 @@ class Daemon:
 
 
 @contextlib.contextmanager
+def alone(host: Path, text: str = "") -> Iterator[Daemon]:
+    """Have a daemon with NRI switched off, and further settings."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
+        config.write(f"nri.enabled = false\n{text}")
+        config.flush()
+        with running(Path("/nowhere"), host, ["--config", config.name]) as daemon:
+            yield daemon
+
+
+@contextlib.contextmanager
 def running(
     nri_socket: Path, host: Path, arguments: Sequence[str] = (), *, log_level: str = "debug"
 ) -> Iterator[Daemon]:

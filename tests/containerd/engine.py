@@ -311,6 +311,10 @@ class Engine:
             raise EngineError(f"ctr {' '.join(arguments)}: {output.decode()}\n{self.log_end()}")
         return output.decode()
 
+    def inside(self, path: str) -> Path:
+        """Return a path by which what only this engine sees, as in /run, is reached from here."""
+        return Path("/proc", str(self.pid), "root", path.lstrip("/"))
+
     def bundle(self, container: str, namespace: str = "k8s.io") -> Path:
         """Return a running container's bundle directory."""
         return self.state / "io.containerd.runtime.v2.task" / namespace / container
