@@ -17,6 +17,7 @@ _OPTIONS = (
     ("--nri-socket", "nri.socket", "the runtime's NRI socket"),
     ("--name", "nri.name", "the plugin's name"),
     ("--index", "nri.index", "the plugin's place among the runtime's plugins, two digits"),
+    ("--preset", "host.preset", "the kind of host, if its files do not tell"),
     ("--driver-root", "host.driver_root", "where the driver's files live as if it were /"),
     ("--dev-root", "host.dev_root", "where dev is, if not in /"),
     ("--host-root", "host.root", "where proc and sys are read, if not in /"),

@@ -64,7 +64,17 @@ PRESETS: dict[str, Preset] = {
             name="rhel",
             title="RHEL, Fedora and their kin",
             libraries=("/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/usr/lib/nvidia"),
-            ids=("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn", "azurelinux"),
+            ids=(
+                "rhel",
+                "fedora",
+                "centos",
+                "rocky",
+                "almalinux",
+                "ol",
+                "amzn",
+                "azurelinux",
+                "mariner",
+            ),
         ),
         Preset(
             name="suse",
