@@ -84,6 +84,9 @@ def of(options: Options, inventory: Inventory) -> Watch:
         trails.update(shown.trail(posixpath.dirname(file.source)))
         if file.directory:
             trails.update(shown.trail(file.source))
+        if _leads(file):  # Debian keeps some files with the flavour that the libraries are of
+            flavour = posixpath.basename(posixpath.dirname(file.source))
+            trails.update(driver.trail(f"/etc/nvidia/{flavour}"))
     if any(group == "gds" for group, _node in inventory.extra_nodes):
         for path in devices.GDS_FILES:
             trails.update(driver.trail(path), system.trail(path))

@@ -238,8 +238,9 @@ def test_daemon_that_is_there_before_the_driver(together, tmp_path):
 
 LATE = ["run/nvidia-persistenced/socket", "tmp/nvidia-mps", "usr/bin/nvidia-debugdump",
         "etc/OpenCL/vendors/nvidia.icd", "usr/share/vulkan/icd.d/nvidia_icd.json",
-        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-        "lib/firmware/nvidia/550.163.01/gsp_ga10x.bin", "usr/lib64/libnvidia-encode.so.550.163.01"]  # fmt: skip
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json", "usr/share/X11/xorg.conf.d/10-nvidia.conf",
+        "usr/lib64/xorg/modules/drivers/nvidia_drv.so", "etc/nvidia/lib64/nvoptix.bin",
+        "usr/lib64/nvoptix.bin", "lib/firmware/nvidia/550.163.01/gsp_ga10x.bin", "usr/lib64/libnvidia-encode.so.550.163.01"]  # fmt: skip
 
 
 @pytest.mark.parametrize("late", LATE)

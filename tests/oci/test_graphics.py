@@ -60,6 +60,23 @@ def test_a_module_of_the_images_own_stays(case):
     assert (case.root / "usr/lib" / DRIVER).is_symlink()
 
 
+@pytest.mark.parametrize("where", [f"{OWN}/gbm", OWN, "usr/lib/xorg", "usr/lib/xorg/modules"])
+@pytest.mark.parametrize("how", ["/{}", "../../../../../../..{}", "/proc/1/root{}"])
+def test_a_module_is_never_linked_outside_the_image(case, runtime, where, how):
+    """Directories of the image that lead to the host's get their links inside the image, or none."""
+    case.make("debian")
+    outside = case.place / "outside"
+    for name in ("gbm", "xorg/modules/drivers", "modules/drivers", "drivers"):
+        (outside / name).mkdir(parents=True)
+    (outside / "libgbm.so.1").write_bytes(b"")
+    link = case.root / where
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(how.format(outside))
+    before = bundles.snapshot(outside)
+    case.run(runtime, options=PLACES)
+    assert bundles.snapshot(outside) == before
+
+
 def test_a_module_that_was_not_given(case):
     """A link to a file that is not in the driver's directory is not made."""
     case.make("debian").put_driver_in_root()
