@@ -110,6 +110,9 @@ NEUTRAL_MARKS = ("libnvidia-glcore.so", "libnvidia-eglcore.so")
 # The libraries that tell the version of an installation, and without which it is of no use.
 LEADING = ("libcuda", "libnvidia-ml")
 
+# Of these two it is the small one, and has its version in its content.
+TELLING = "libnvidia-ml"
+
 # Names besides the SONAME under which programs open a library.
 EXTRA_NAMES: dict[str, tuple[str, ...]] = {
     "libcuda": ("libcuda.so",),

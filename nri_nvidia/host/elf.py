@@ -30,6 +30,9 @@ _MAX_HEADERS = 256
 _MAX_DYNAMIC = 1 << 16
 _MAX_NAME = 1024
 
+# libnvidia-ml has some 2 MB.
+_MAX_SEARCHED = 1 << 24
+
 _ReadAt = Callable[[int, int], bytes]
 _Segments = list[tuple[int, int, int]]
 
@@ -46,6 +49,22 @@ class Elf:
 
 class _DamagedError(Exception):
     """Raised inside this module when an offset or a table cannot be right."""
+
+
+def holds(path: str, text: bytes) -> bool:
+    """Tell whether a regular file of at most 16 MiB has a text in it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return False
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SEARCHED:
+            return False
+        try:
+            return text in file.read(_MAX_SEARCHED)
+        except OSError:
+            return False
 
 
 def read(path: str) -> Elf | None:

@@ -51,6 +51,8 @@ def find(root: Root, search_paths: tuple[str, ...], module_version: str) -> Foun
     leading = [c for c in seen.candidates if c.stem in catalog.LEADING and c.version]
     leading.sort(key=lambda c: catalog.LEADING.index(c.stem))
     sound = [candidate for candidate in leading if reader.read(candidate.real)]
+    if module_version and module_version not in {candidate.version for candidate in sound}:
+        sound += _telling(reader, module_version)
     versions = tuple(dict.fromkeys(candidate.version for candidate in sound))
     version = module_version if module_version in versions else ""
     if not module_version and versions:
@@ -59,13 +61,14 @@ def find(root: Root, search_paths: tuple[str, ...], module_version: str) -> Foun
         problems = _no_version(reader, module_version, versions, search_paths)
         shown = versions[0] if versions else ""
         return Found(version=shown, directories=seen.directories, problems=problems)
-    chosen = tuple(_choose(reader, version))
+    found = [candidate for candidate in sound if candidate.version == version]
+    homes = {candidate.real.rpartition("/")[0] for candidate in found}
+    chosen = tuple(_choose(reader, version, homes))
     files, missing = _files(reader, chosen, version)
-    first = next(c for c in sound if c.version == version)
     return Found(
         files=files,
         version=version,
-        directory=first.real.rpartition("/")[0],
+        directory=found[0].real.rpartition("/")[0],
         directories=seen.directories,
         problems=(*_others(version, versions), *missing, *_lacking(reader, chosen, version)),
     )
@@ -93,23 +96,43 @@ class _Reader:
         return self._read[real]
 
 
-def _choose(reader: _Reader, version: str) -> Iterator[_Chosen]:
+def _telling(reader: _Reader, version: str) -> Iterator[Candidate]:
+    """Give each libnvidia-ml whose name tells no version and whose content has the module's.
+
+    Such a driver is one that we or somebody else gave to this container: its engine's host.
+    """
+    for candidate in reader.seen.candidates:
+        if candidate.stem == catalog.TELLING and not candidate.version:
+            path = reader.seen.root.on_disk(candidate.real)
+            if reader.read(candidate.real) and elf.holds(path, version.encode()):
+                yield attrs.evolve(candidate, version=version)
+
+
+def _choose(reader: _Reader, version: str, homes: set[str]) -> Iterator[_Chosen]:
     """Give at most one file for each library name and word size, by order of directories."""
     taken: set[tuple[str, int]] = set()
     for candidate in sorted(reader.seen.candidates, key=lambda c: _preference(c, version)):
-        if not _acceptable(candidate, version):
+        if not _acceptable(candidate, version, homes):
             continue
         file = reader.read(candidate.real)
         if file is None or (candidate.stem, file.bits) in taken:
             continue
         if candidate.stem in catalog.NEUTRAL and not _of_driver(file):
             continue
+        if not candidate.version and _of_another(file, version):
+            continue
         taken.add((candidate.stem, file.bits))
         yield _Chosen(stem=candidate.stem, real=candidate.real, file=file)
 
 
-def _acceptable(candidate: Candidate, version: str) -> bool:
+def _acceptable(candidate: Candidate, version: str, homes: set[str]) -> bool:
+    """Tell whether a library is of a version; `homes` are the directories of its leading ones.
+
+    There a file without a version in its name is: some packages have libGLX_nvidia.so.0 so.
+    """
     if candidate.version == version:
+        return True
+    if not candidate.version and candidate.real.rpartition("/")[0] in homes:
         return True
     # Own versions are small numbers; one from 100 on is that of another driver.
     major = candidate.version.partition(".")[0]
@@ -117,14 +140,25 @@ def _acceptable(candidate: Candidate, version: str) -> bool:
 
 
 def _preference(candidate: Candidate, version: str) -> tuple[bool, tuple[int, ...]]:
-    """Give the key that keeps the order, save that of own versions the newest comes first."""
-    if candidate.stem not in catalog.OWN_VERSION or candidate.version in {version, ""}:
+    """Give the key that keeps the order, save that names with the version come first.
+
+    Of own versions the newest does.
+    """
+    if candidate.stem not in catalog.OWN_VERSION:
+        return candidate.version != version, ()
+    if candidate.version in {version, ""}:
         return False, ()
     return True, tuple(-int(part) for part in candidate.version.split("."))
 
 
 def _of_driver(file: elf.Elf) -> bool:
     return any(needed.startswith(catalog.NEUTRAL_MARKS) for needed in file.needed)
+
+
+def _of_another(file: elf.Elf, version: str) -> bool:
+    """Tell whether a library needs a driver's library of another version."""
+    needed = (name for name in file.needed if name.partition(".so")[0] in catalog.LIBRARIES)
+    return any(candidates.version_of(name) not in {"", version} for name in needed)
 
 
 def _files(

@@ -17,7 +17,7 @@ import attrs
 
 from nri_nvidia.errors import ConfigError, HostError
 
-from . import catalog, elf, files, ldcache, stubs
+from . import catalog, elf, files, ldcache, proc, stubs
 from .options import Options
 from .report import Report
 from .root import TEXT_LIMIT, Root, Trace
@@ -103,6 +103,7 @@ class _Writer:
         self._root = options.root.rstrip("/")
         self.system = attrs.evolve(options, trace=None).system
         self._recorded = options.recorded
+        self._version = proc.module_version(self.system)
         self.files: set[str] = set()
         self.links: set[str] = set()
         self.nodes: dict[str, str] = {}
@@ -139,7 +140,8 @@ class _Writer:
             rights = f"{stat.S_IMODE(status.st_mode):04o} {status.st_uid} {status.st_gid}"
             self.nodes[self._inner(end)] = f"c {numbers} {rights} {self._inner(end)}"
         elif stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode):
-            self._file(end, _stand_in(end, status), 0o755 if status.st_mode & 0o111 else 0o644)
+            data = _stand_in(end, status, self._version)
+            self._file(end, data, 0o755 if status.st_mode & 0o111 else 0o644)
 
     def finish(self, report: Report | None) -> None:
         """Write the nodes and what NVML said."""
@@ -232,15 +234,20 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _stand_in(path: str, status: os.stat_result) -> bytes:
-    """Give what stands for a file: for ELF its head alone, for an empty one nothing."""
+def _stand_in(path: str, status: os.stat_result, version: str) -> bytes:
+    """Give what stands for a file: for ELF its head alone, for an empty one nothing.
+
+    Where the driver's version is told by the content alone, that stays.
+    """
     if stat.S_ISSOCK(status.st_mode) or status.st_size == 0:
         return b""
     file = elf.read(path)
     if file is not None:
-        return stubs.shared_object(
+        head = stubs.shared_object(
             file.soname, needed=file.needed, bits=file.bits, machine=file.machine
         )
+        leads = pathlib.Path(path).name.startswith(f"{catalog.TELLING}.so")
+        return head + version.encode() if leads and elf.holds(path, version.encode()) else head
     return b"#!/bin/sh\n" if status.st_mode & 0o111 else b"a stand-in of the recorded file\n"
 
 

@@ -124,3 +124,53 @@ def test_programs_of_the_toolkit(node, program):
     """What only the toolkit gives of programs is given too."""
     node.put(f"/usr/bin/{program}", "#!", 0o755)
     assert found(node, FileKind.BINARY) == {f"/usr/bin/{program}": (program,)}
+
+
+def test_library_without_a_version_in_its_name(node):
+    """Some packages have libGLX_nvidia.so.0 itself: beside the driver it is one of its version."""
+    needed = [f"libnvidia-glcore.so.{V}"]
+    node.library(f"{LIB64}/libnvidia-glcore.so.{V}")
+    node.library(f"{LIB64}/libGLX_nvidia.so.0", needed=needed)
+    node.library("/usr/lib/x86_64-linux-gnu/libEGL_nvidia.so.0")
+    names = {file.names[0]: file.source for file in node.scan().files}
+    assert names["libGLX_nvidia.so.0"] == f"{LIB64}/libGLX_nvidia.so.0"
+    assert "libEGL_nvidia.so.0" not in names  # nothing tells what that one is of
+
+
+def test_library_without_a_version_that_is_of_another(node):
+    """What needs another driver's library is not taken, nor what has a versioned name beside it."""
+    node.library(f"{LIB64}/libGLX_nvidia.so.0", needed=["libnvidia-glcore.so.535.183.01"])
+    node.library(f"{LIB64}/libEGL_nvidia.so.0")
+    node.library(f"{LIB64}/libEGL_nvidia.so.{V}", "libEGL_nvidia.so.0")
+    sources = {file.source.rpartition("/")[2] for file in node.scan().files}
+    assert sources & {"libGLX_nvidia.so.0", "libEGL_nvidia.so.0"} == set()
+    assert f"libEGL_nvidia.so.{V}" in sources
+
+
+def as_given(tree, version):
+    """Write a driver as a container of ours has it: by SONAME, the version in the content alone."""
+    place = "/usr/local/nvidia/lib64"
+    tree.library(f"{place}/libcuda.so.1")
+    path = tree.library(f"{place}/libnvidia-ml.so.1")
+    path.write_bytes(path.read_bytes() + f"\0{version}\0".encode())
+    tree.library(f"{place}/libnvidia-gpucomp.so.{version}")
+
+
+def test_driver_that_was_given_to_this_host(tree):
+    """A host that is a container of ours can give the driver on: nodes of clusters in containers."""
+    tree.module(V)
+    as_given(tree, V)
+    inventory = tree.scan()
+    assert inventory.problems == ()
+    assert [file.names[0] for file in inventory.files] == [
+        "libcuda.so.1", f"libnvidia-gpucomp.so.{V}", "libnvidia-ml.so.1",
+    ]  # fmt: skip
+
+
+def test_given_driver_of_another_version(tree):
+    """One that does not hold the loaded version is none, and that is said."""
+    tree.module("550.90.07")
+    as_given(tree, V)
+    inventory = tree.scan()
+    assert inventory.files == ()
+    assert [problem.code for problem in inventory.problems] == ["driver-libraries-missing"]

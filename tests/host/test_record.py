@@ -116,6 +116,19 @@ def test_libraries_are_stubs(tree, tmp_path):
     assert {b"libcuda.so.1", b"libc.so.6"} <= set(copy.read_bytes().split(b"\0"))
 
 
+def test_version_that_only_the_content_tells(tree, tmp_path):
+    """It is in the stub too, with nothing else of the library, so that a scan finds the same."""
+    tree.module(V)
+    given = tree.library("/usr/local/nvidia/lib64/libnvidia-ml.so.1")
+    given.write_bytes(given.read_bytes() + f"secret {V} secret".encode())
+    record.record(tree.live(), None, str(tmp_path / "r"))
+    again = scan.scan(Options.for_recorded(str(tmp_path / "r")))
+    assert [file.names[0] for file in again.files] == ["libnvidia-ml.so.1"]
+    assert again.files == tree.scan().files
+    texts = [path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()]
+    assert not [text for text in texts if b"secret" in text]
+
+
 def test_links_lead_nowhere_out_of_it(tree, tmp_path):
     """Absolute and climbing links are kept as they are; what is behind them stays in the tree."""
     outside = tmp_path / "outside"
