@@ -49,7 +49,11 @@ def _held(paths: set[str], inventory: host.Inventory) -> Iterator[ledger.Held]:
     """Give the GPUs whose nodes a container has: by MIG device where it has their nodes, too."""
     nodes = reach.capability_nodes(inventory)
     for gpu in inventory.usable:
-        if f"/dev/nvidia{gpu.minor}" not in paths:
+        # In WSL and of a Jetson's own GPU there is no such node, but others that make it up.
+        alone = gpu.node is None and bool(gpu.nodes)
+        if alone and not all(node.path in paths for node in gpu.nodes):
+            continue
+        if not alone and f"/dev/nvidia{gpu.minor}" not in paths:
             continue
         migs = [
             mig.uuid

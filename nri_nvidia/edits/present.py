@@ -64,8 +64,17 @@ def gpus(container: containers.Container, inventory: host.Inventory) -> tuple[ho
     return tuple(
         gpu
         for gpu in inventory.usable
-        if gpu.minor in minors or (gpu.node and (gpu.node.major, gpu.node.minor) in numbers)
+        if gpu.minor in minors
+        or (gpu.node and (gpu.node.major, gpu.node.minor) in numbers)
+        or _made_up(gpu, numbers)
     )
+
+
+def _made_up(gpu: host.Gpu, numbers: set[tuple[int, int]]) -> bool:
+    """Whether a GPU without a node of its own (WSL, Jetson) has all those that make it up."""
+    if gpu.node is not None or not gpu.nodes:
+        return False
+    return all((node.major, node.minor) in numbers for node in gpu.nodes)
 
 
 def allocation(
