@@ -11,9 +11,6 @@ from .nodes import Directory
 from .options import Options
 from .report import Report, ReportGpu
 
-# Where a Thor has its own GPU on its PCI bus (toolkit `internal/platform-support/tegra`).
-_THOR = "0000:01:00.0"
-
 
 def scan(options: Options, choice: presets.Choice, nvml: Report | None) -> Inventory:
     """Look at such a host by settled options; the files are not identified yet."""
@@ -95,7 +92,7 @@ def _gpus(
     one's, and what of that has nothing to do with the nvidia module is needed by all (`nvmap`).
     """
     pci = [gpu for gpu in proc.gpus(options.system) if gpu.minor >= 0 and not gpu.excluded]
-    own = next((gpu for gpu in pci if gpu.bus_id == _THOR and "thor" in gpu.name.lower()), None)
+    own = next((gpu for gpu in pci if tegra.is_own(gpu)), None)
     others = [gpu for gpu in pci if gpu is not own]
     described = {gpu.bus_id: gpu for gpu in (nvml.gpus if nvml else ())}
     integrated = described.get(own.bus_id if own else "")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import catalog, elf
+from . import catalog, elf, proc
 from .model import DeviceNode, DriverFile, FileKind
 from .nodes import Directory
 from .root import Root
@@ -28,6 +28,7 @@ _MODEL = "/proc/device-tree/model"
 # Nodes and a module that only a GPU in the processor has.
 _INTEGRATED = ("/dev/nvhost-gpu", "/dev/nvgpu/igpu0/ctrl")
 _MODULE = "/sys/module/nvgpu"
+_OWN_NAME = re.compile(r"\(nvgpu\)|\bThor\b", re.IGNORECASE)
 # The lists that count without being asked for; what else lies there is on request.
 _BASE = frozenset({"devices.csv", "drivers.csv", "l4t.csv"})
 _KINDS = frozenset({"dev", "dir", "lib", "sym"})
@@ -71,8 +72,15 @@ def signs(root: Root, dev: Directory) -> tuple[str, str]:
     processor = RELEASE if root.stat(RELEASE) is not None else ""
     if not processor and family.lower().startswith("tegra"):
         processor = f"{_FAMILY} ({family})"
-    nodes = (path for path in _INTEGRATED if dev.status(path) is not None)
-    return processor, next(nodes, _MODULE if root.stat(_MODULE) is not None else "")
+    found = [path for path in _INTEGRATED if dev.status(path) is not None]
+    found += [_MODULE] if root.stat(_MODULE) is not None else []
+    found += [gpu.name for gpu in proc.gpus(root) if is_own(gpu)]
+    return processor, next(iter(found), "")
+
+
+def is_own(gpu: proc.ProcGpu) -> bool:
+    """Whether a GPU that the nvidia module knows is the processor's own, as a Thor's is."""
+    return _OWN_NAME.search(gpu.name) is not None
 
 
 def watched(root: Root) -> Iterator[str]:

@@ -92,7 +92,6 @@ BOARDS: dict[str, Board] = {
         integrated="NVIDIA Thor",
         pci=(("0000:01:00.0", "NVIDIA Thor", 0), ("0005:01:00.0", "NVIDIA RTX 6000", 1)),
         nodes=(
-            *_lines("nvhost-gpu"),
             "c 10 61 0660 0 44 /dev/nvmap",
             "c 195 0 0666 0 0 /dev/nvidia0",
             "c 195 1 0666 0 0 /dev/nvidia1",

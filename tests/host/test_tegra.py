@@ -130,14 +130,13 @@ def test_the_uuid_of_an_orin(plan, value):
 def test_a_card_beside_the_processor(plan):
     """GPU 0 is the processor's, those of the PCI bus follow; each has its own nodes."""
     own = [
-        "/dev/nvhost-gpu",
         "/dev/nvidia-modeset",
         "/dev/nvidia0",
         "/dev/nvidiactl",
         "/dev/nvmap",
     ]
     assert sorted(nodes(plan("0", host=THOR)[1])) == own
-    card = ["/dev/nvhost-gpu", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
+    card = ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
             "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvmap"]  # fmt: skip
     assert sorted(nodes(plan("1", host=THOR)[1])) == card
     assert set(nodes(plan("all", host=THOR)[1])) == {*own, *card}
@@ -211,3 +210,16 @@ def test_an_image_for_servers_is_not_refused(plan):
     """A requirement of a driver's version says nothing of a Jetson, whose software counts else."""
     status, _found = plan("all", "NVIDIA_REQUIRE_DRIVER=driver>=470")
     assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [("NVIDIA Thor", "tegra"), ("Orin (nvgpu)", "tegra"), ("NVIDIA RTX A6000", "pci"),
+     ("NVIDIA Thorium 3000", "pci")],
+)  # fmt: skip
+def test_a_processors_gpu_is_told_by_its_name(tree, name, platform):
+    """With the nvidia module the name tells; a board that has a card alone is a PCI host."""
+    tree.put(tegra.RELEASE, "# R38 (release), REVISION: 2.0, GCID: 1\n")
+    tree.module("580.00")
+    tree.gpu("0000:01:00.0", 0, host_jetson.uuid_of(0), Model=name)
+    assert tree.scan().platform == platform
