@@ -25,6 +25,7 @@ PROTOCOL = 1
 LONGEST = 16 << 20  # bytes of a config.json and of an answer
 PATIENCE = 10.0  # seconds for the daemon's answer
 HOOK = "nri-nvidia-hook"
+STAND_IN, FRONT = "nvidia-container-runtime-hook", "nri-nvidia-runtime"
 SENT = ("annotations", "hooks", "mounts")
 SENT_OF = {"process": ("env", "capabilities"), "linux": ("devices", "namespaces")}
 WHOLE = b"0 0 4294967295"  # the uid_map of the host's own users
@@ -202,6 +203,29 @@ def served(spec: dict[str, Any]) -> bool:
     )
 
 
+def without_stand_in(spec: dict[str, Any]) -> bool:
+    """Take out the hook by which docker's --gpus is known, if it is a link to us; tell whether.
+
+    NVIDIA's own program of that name stays: it gives GPUs by itself.
+    """
+    hooks = spec.get("hooks")
+    found = hooks.get("prestart") if isinstance(hooks, dict) else None
+    if not isinstance(found, list):
+        return False
+    kept = [hook for hook in found if not (isinstance(hook, dict) and is_stand_in(hook))]
+    hooks["prestart"] = kept  # type: ignore[index]
+    return len(kept) < len(found)
+
+
+def is_stand_in(hook: dict[str, Any]) -> bool:
+    """Whether a hook's program is the link that has docker take --gpus."""
+    path = str(hook.get("path"))
+    try:
+        return path.endswith(f"/{STAND_IN}") and posix.readlink(path).endswith(FRONT)
+    except OSError:
+        return False
+
+
 def asks(spec: dict[str, Any], run: str) -> str:
     """Say what a container asks for while no daemon can tell; empty for nothing.
 
@@ -212,7 +236,7 @@ def asks(spec: dict[str, Any], run: str) -> str:
     process = spec.get("process")
     entries = process.get("env") if isinstance(process, dict) else None
     env = dict(str(entry).split("=", 1) for entry in entries or [] if "=" in str(entry))
-    marks = marked(run) or ["NVIDIA_VISIBLE_DEVICES=", "nvidia-container-devices"]
+    marks = marked(run) or ["NVIDIA_VISIBLE_DEVICES=", "nvidia-container-devices", "cdi.k8s.io/"]
     names = [mark[:-1] for mark in marks if mark.endswith("=") and not mark.startswith("CUDA_")]
     for name in [*names, *(name for name in env if name.startswith("DOCKER_RESOURCE_"))]:
         items = [item.strip() for item in env.get(name, "").split(",")]
@@ -221,13 +245,15 @@ def asks(spec: dict[str, Any], run: str) -> str:
     old_image = env.get("CUDA_VERSION") and not env.get("NVIDIA_REQUIRE_CUDA")
     if old_image and "NVIDIA_VISIBLE_DEVICES" not in env:
         return f"CUDA_VERSION={env['CUDA_VERSION']} of an old CUDA image"
-    others = [mark for mark in marks if not mark.endswith("=")]
-    for key, member in (("mounts", "destination"), ("annotations", "")):
-        found = spec.get(key)
-        for each in found if isinstance(found, (list, dict)) else []:
-            place = str(each.get(member)) if isinstance(each, dict) else str(each)
-            if any(mark in place for mark in others):
-                return place
+    others = tuple(mark for mark in marks if not mark.endswith("="))
+    mounts, annotations = spec.get("mounts"), spec.get("annotations")
+    for each in mounts if isinstance(mounts, list) else []:
+        place = str(each.get("destination")) if isinstance(each, dict) else ""
+        if any(mark in place for mark in others):
+            return place
+    for key, named in annotations.items() if isinstance(annotations, dict) else ():
+        if key.startswith(others) and "nvidia.com/" in str(named):
+            return f"{key}={named}"
     return ""
 
 
@@ -246,12 +272,13 @@ def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
     spec = bundle.read()
     if served(spec):
         return
+    changed = without_stand_in(spec)
     try:
         answer = ask(run, message(spec, identifier, arguments))
     except Absent as absent:
         wanted = asks(spec, run)
         if not wanted:
-            return
+            return  # nor is it --gpus, which comes with a variable
         raise Refused(
             f"this container asks for a GPU ({wanted[:200]}), and nri-nvidia does not answer at "
             f"{run}/runtime.sock: {absent} ({START})"
@@ -266,6 +293,7 @@ def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
             apply(spec, patch)
         except (AttributeError, KeyError, TypeError) as error:
             raise Refused(f"{path} is no config.json: {type(error).__name__}: {error}") from None
+    if patch or changed:
         bundle.write(spec)
 
 

@@ -12,6 +12,15 @@
 #                       first runc or crun on PATH
 #   NRI_NVIDIA_RUN      the directory of the daemon's control socket (default /run/nri-nvidia)
 
+# docker turns --gpus into variables and a hook of this name if it finds such a program. Under this
+# runtime the hook is taken out of what is served; so where it runs, the container was not.
+case ${0##*/} in
+nvidia-container-runtime-hook)
+	printf '%s\n' "nri-nvidia: --gpus asks for GPUs, and this container's runtime is not nri-nvidia-runtime: add --runtime, or make it docker's default-runtime" >&2
+	exit 1
+	;;
+esac
+
 run=${NRI_NVIDIA_RUN:-/run/nri-nvidia}
 real=${NRI_NVIDIA_RUNTIME:-}
 if [ -z "$real" ] && [ -r /etc/nri-nvidia/runtime ]; then
@@ -95,7 +104,7 @@ if [ -r "$markers" ]; then
 	LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
 else
 	LC_ALL=C grep -q -F -e NVIDIA_VISIBLE_DEVICES= -e CUDA_VERSION= -e DOCKER_RESOURCE_ \
-		-e nvidia-container-devices -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
+		-e nvidia-container-devices -e cdi.k8s.io/ -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
 		-e '\u002d' -e '\u002D' -e '\u003d' -e '\u003D' -- "$config" 2>/dev/null
 fi
 case $? in

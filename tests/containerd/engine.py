@@ -75,6 +75,7 @@ class Engine:
         self.name = program.name
         self.version = program.version
         self.runtimes = tuple(each.name for each in runtimes)
+        self.programs = tuple(runtimes)
         self.directory = Path(tempfile.mkdtemp(prefix="nnv-", dir="/tmp"))
         self.cgroup = f"/{self.directory.name}"
         if options and options.systemd:

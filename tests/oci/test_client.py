@@ -373,3 +373,35 @@ def test_its_modules_are_few(place, interpreter):
         [interpreter, "-I", "-S", "-c", code], check=True, capture_output=True, text=True
     )
     assert {"re", "json", "socket", "typing", "os.path", "enum"}.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize("patch", [PATCH, {}])
+def test_the_stand_in_for_gpus_is_taken_out(place, interpreter, patch):
+    """docker's --gpus adds a hook of that name; only a link to the front is ours."""
+    ours, other = place / "bin/nvidia-container-runtime-hook", "/no/nvidia-container-runtime-hook"
+    ours.parent.mkdir()
+    ours.symlink_to("/opt/nri-nvidia/bin/nri-nvidia-runtime")
+    hooks = [{"path": str(ours), "args": ["h", "prestart"]}, {"path": other}]
+    put(place, json.dumps({**SPEC, "hooks": {"prestart": hooks, "poststop": [{"path": "/x"}]}}))
+    with answering(place, {"patch": patch}) as asked:
+        assert start(place, interpreter)[0] == 0
+    assert asked[0]["spec"]["hooks"]["prestart"] == [{"path": other}]
+    found = config(place)["hooks"]
+    assert (found["prestart"], found["poststop"]) == ([{"path": other}], [{"path": "/x"}])
+    assert found.get("createContainer") == patch.get("hooks", {}).get("createContainer")
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ({"mounts": [{"destination": "/var/run/nvidia-container-devices/0"}]}, True),
+        ({"mounts": [{"destination": "/data"}]}, False),
+        ({"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}, True),
+        ({"annotations": {"cdi.k8s.io/x": "vendor.com/net=0"}}, False),
+    ],
+)
+def test_without_a_daemon_ever_started_other_channels_count(place, interpreter, spec, asked):
+    """A mount or a CDI name of NVIDIA's; what its settings were nobody knows."""
+    (place / "run/runtime/markers").unlink()
+    put(place, json.dumps(spec))
+    assert start(place, interpreter)[0] == asked

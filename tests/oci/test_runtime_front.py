@@ -157,3 +157,12 @@ def test_without_any_program_to_ask_the_refusal_is_in_the_log(world):
     assert (started, logged["level"]) == ("", "error")
     assert "this container asks for a GPU, and nri-nvidia is not running" in logged["msg"]
     assert "not running on this node" in told[0]
+
+
+def test_as_the_hook_of_gpus_it_refuses(world):
+    """Where that hook runs, the container's runtime is another one and has given nothing."""
+    link = world / "nvidia-container-runtime-hook"
+    link.symlink_to(FRONT)
+    done = subprocess.run([link, "prestart"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "this container's runtime is not nri-nvidia-runtime" in done.stderr

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private dockerd on a private containerd, in its mount namespace."""
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import doors, images
+from . import engine as engines
+
+PATIENCE = 30.0
+IMAGE = "debian:1"
+
+
+class Docker:
+    """One dockerd and its client. Everything lies in the engine's directory."""
+
+    def __init__(
+        self,
+        engine: engines.Engine,
+        program: engines.Program,
+        client: engines.Program,
+        settings: Mapping[str, Any],
+        path: Sequence[Path] = (),
+    ) -> None:
+        self._engine = engine
+        self._program = program
+        self._client = client
+        self._directory = engine.directory / "docker"
+        self._directory.mkdir(exist_ok=True)
+        self._socket = engine.directory / "d.sock"
+        self._log = self._directory / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = itertools.count(1)
+        self._space = ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"]
+        runc = next(Path(each.path) for each in engine.programs if each.name == "runc")
+        self._env = {
+            "PATH": ":".join(map(str, [*path, runc.parent, "/usr/sbin:/usr/bin:/sbin:/bin"])),
+            "HOME": str(self._directory),
+        }
+        (self._directory / "daemon.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        here = self._directory
+        switches = ("iptables", "ip6tables", "ip-forward", "ip-masq", "userland-proxy")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._space, self._program.path, "--config-file", here / "daemon.json",
+                 "--containerd", self._engine.address, "-H", f"unix://{self._socket}",
+                 "--data-root", here / "data", "--exec-root", here / "exec",
+                 "-p", here / "pid", "--bridge=none", "--cgroup-parent", self._engine.cgroup,
+                 *(f"--{switch}=false" for switch in switches)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
+                cwd=here, start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + PATIENCE
+        while subprocess.run(
+            self._command("version"), check=False, capture_output=True, env=self._env
+        ).returncode:
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise engines.EngineError(f"dockerd does not answer:\n{self.logged()}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it, with its containers removed."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def logged(self) -> str:
+        return self._log.read_text("utf-8", "replace")[-6000:]
+
+    def load(self, image: images.Image) -> None:
+        """Import an image's files."""
+        digest = image.layer["digest"].removeprefix("sha256:")
+        with tarfile.open(image.archive) as archive:
+            layer = archive.extractfile(f"blobs/sha256/{digest}")
+            assert layer is not None
+            subprocess.run(
+                self._command("import", "-", IMAGE), input=layer.read(), check=True,
+                capture_output=True, env=self._env,
+            )  # fmt: skip
+
+    def _command(self, *words: str) -> list[str]:
+        return [
+            *map(str, self._space),
+            str(self._client.path),
+            "-H",
+            f"unix://{self._socket}",
+            *words,
+        ]
+
+    @contextlib.asynccontextmanager
+    async def container(
+        self, env: Mapping[str, str] | None = None, *options: str
+    ) -> AsyncIterator[doors.Inside]:
+        """Run a container; raises RefusedError with what the client shows."""
+        name = f"docker-{next(self._numbers)}"
+        variables = [
+            word for key, value in (env or {}).items() for word in ("-e", f"{key}={value}")
+        ]
+        done = await doors.run(*self._command(
+            "run", "-d", "--pull", "never", "--network", "none", "--name", name,
+            *variables, *options, IMAGE, "/probe", "pause",
+        ))  # fmt: skip
+        try:
+            if done.code:
+                raise doors.RefusedError(done.stderr)
+            yield doors.Inside(name, self._command("exec", name))
+        finally:
+            await doors.run(*self._command("rm", "-f", name))
+
+    async def restart(self, container: doors.Inside) -> None:
+        """Stop a container and start it again, from what docker keeps of it."""
+        done = await doors.run(*self._command("restart", "-t", "0", container.id))
+        assert done.code == 0, done.stderr
+
+
+@contextlib.contextmanager
+def running(*words: Any, **more: Any) -> Iterator[Docker]:
+    """Have a dockerd; see Docker."""
+    docker = Docker(*words, **more)
+    try:
+        docker.start()
+        yield docker
+    finally:
+        docker.stop()
