@@ -8,6 +8,7 @@ may crash; `query.py` starts it and gives up on it in time. The only import of p
 import argparse
 import ctypes
 import json
+import os
 import re
 import signal
 import sys
@@ -28,10 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the document; 0 ok, 1 with a sentence on stderr where NVML does not answer."""
     parser = argparse.ArgumentParser(prog="python -m nri_nvidia.host.nvml")
     parser.add_argument("--library", help="the libnvidia-ml to load (default: as ld.so finds it)")
+    parser.add_argument("--parent", type=int, help="the process to end with")
     given = parser.parse_args(arguments)
     if arguments is None:
         # A process that hangs in the driver must not outlive the daemon that waits for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if given.parent is not None and os.getppid() != given.parent:
+        return 1  # it ended before that signal was asked for
     try:
         if given.library:
             # Once it is loaded, pynvml's own dlopen by SONAME finds this very file.

@@ -29,7 +29,10 @@ def query(options: Options, library: str) -> Answer:
     """
     try:
         ended = child.run(
-            [sys.executable, "-P", "-m", "nri_nvidia.host.nvml", "--library", library],
+            [
+                *(sys.executable, "-P", "-m", "nri_nvidia.host.nvml"),
+                *("--library", library, "--parent", str(os.getpid())),
+            ],
             {**os.environ, **dict(options.nvml_environment)},
             seconds=options.nvml_timeout,
             limit=nvml_report.LIMIT,

@@ -95,6 +95,18 @@ def test_nonsense_is_no_report(top, library, fault, words):
     assert words in answer.reason
 
 
+def test_a_parent_that_has_ended_is_not_outlived(top, library):
+    """A process that comes too late to be told of its parent's end asks nothing, and ends."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "nri_nvidia.host.nvml", "--library", library, "--parent", "1"],
+        check=False,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "NRI_NVIDIA_SIM_NVML_FAULT": "hang"},
+    )
+    assert (ended.returncode, ended.stdout) == (1, b"")
+
+
 def test_fault_may_be_a_file_beside_the_document(tmp_path):
     """`nvml.fault` switches a running host to a fault and back."""
     host.build(tmp_path / "host", host.HostSpec(gpus=(host.GpuSpec(),)))
