@@ -35,6 +35,7 @@ def entry(
             adopted=True,
             source=(record["request"] or {}).get("source", ""),
             hook=("; ".join(hook["failures"]) or "ok") if hook else "",
+            notes=tuple(hook.get("notes", ())) if hook else (),
         )
     return ledger.Entry(
         container=container,

@@ -351,8 +351,8 @@ class Decider:
         entry = self.ledger.entries.get(report.container_id)
         name = entry.container.display if entry else "a container"
         short = report.container_id[:12]
-        said = "; ".join((*(report.failures or ("ok",)), *report.notes))
-        self.ledger.report(report.container_id, said)
+        result = "; ".join(report.failures) or "ok"
+        self.ledger.report(report.container_id, result, report.notes)
         told = {
             "ok": report.ok,
             "failures": [*report.failures],

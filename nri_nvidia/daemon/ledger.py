@@ -31,10 +31,10 @@ class Held:
 class Entry:
     """A container that was given something. `since` is Unix time in seconds.
 
-    `adopted` tells one that was found already running, and of which only the nodes are known.
-    `hook` is what its hook reported: empty before that, `ok`, or what went wrong. `door` is how it
-    came: `nri`, or `runtime` for one of nri-nvidia-runtime. `source` is what its request was read
-    from, empty if that is not known.
+    `adopted` tells one that was found already running, and of which only the nodes are known,
+    unless there is a record. `hook` is what its hook reported: empty before that, `ok`, or what
+    went wrong; `notes` is what else it said. `door` is how it came: `nri`, or `runtime` for one of
+    nri-nvidia-runtime. `source` is what its request was read from, empty if that is not known.
     """
 
     container: containers.Container
@@ -44,6 +44,7 @@ class Entry:
     driver_version: str = ""
     adopted: bool = False
     hook: str = ""
+    notes: tuple[str, ...] = ()
     door: str = "nri"
     source: str = ""
 
@@ -113,11 +114,11 @@ class Ledger:
         self.missed[container.id] = named(container)
         return new
 
-    def report(self, container_id: str, result: str) -> None:
+    def report(self, container_id: str, result: str, notes: tuple[str, ...] = ()) -> None:
         """Keep what a container's hook said."""
         entry = self.entries.get(container_id)
         if entry:
-            self.entries[container_id] = attrs.evolve(entry, hook=result)
+            self.entries[container_id] = attrs.evolve(entry, hook=result, notes=notes)
 
     def came_by(self, container_id: str, door: str) -> bool:
         """Note the door of a container that holds something; tell whether there is one."""

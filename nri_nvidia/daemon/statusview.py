@@ -128,6 +128,7 @@ def _entry(entry: ledger.Entry, inventory: host.Inventory | None) -> dict[str, A
         "stale": upgrades.is_stale(entry, inventory),
         "adopted": entry.adopted,
         "hook": entry.hook or None,
+        "hook_notes": list(entry.notes),
         "door": entry.door,
     }
 
