@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings of hosts: a scan finds the same in them, and nothing else of the host is there."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import stat
+import tempfile
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nri_nvidia import cli, errors
 from nri_nvidia.cli import devices
 from nri_nvidia.host import record, report, scan
 from nri_nvidia.host.options import Options
 from nri_nvidia.testing import host, host_spec, stubs
+from tests.host.conftest import Tree
 
 HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
 NAMES = sorted(path.name for path in HOSTS.iterdir())
@@ -195,3 +200,37 @@ def test_a_configured_driver_root(tree, tmp_path, capsys):
     assert (status, found) == plan(tree.top, capsys, *asked)
     sources = {mount["source"] for mount in found["edits"]["mounts"]}
     assert f"/srv/driver/usr/lib64/libcuda.so.{V}" in sources
+
+
+PLACES = ["/usr", "/usr/lib", "/usr/lib64", "/lib64", "/lib", "/opt", "/opt/a", "/etc", "/srv/x"]
+TARGETS = ["/usr/lib64", "usr/lib", "../lib", "/", "..", "/opt/a", "lib64", "/gone", "/srv/x",
+           "../../../../../opt/a"]  # fmt: skip
+NAMES = ["libcuda.so.1", f"libcuda.so.{V}", f"libnvidia-ml.so.{V}", "nvidia-smi"]
+
+
+@settings(max_examples=60)
+@given(
+    links=st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(TARGETS)), max_size=5),
+    files=st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(NAMES)), max_size=5),
+)
+def test_any_tangle_of_links(links, files):
+    """Links that cross, climb and loop are found as on the host, and nothing is written outside."""
+    with tempfile.TemporaryDirectory() as directory:
+        top = pathlib.Path(directory)
+        tree = Tree(top / "host")
+        tree.module(V)
+        tree.majors(nvidia=195, nvidia_uvm=511)
+        for place, name in files:
+            with contextlib.suppress(OSError):
+                tree.library(f"{place}/{name}", name.replace(V, "1"))
+                (tree.top / f"{place}/{name}".lstrip("/")).chmod(0o755)
+        for place, target in links:
+            with contextlib.suppress(OSError):
+                tree.link(f"{place}/to", target)
+            with contextlib.suppress(OSError):
+                tree.link(place, target)
+        before = sorted(map(str, top.rglob("*")))
+        record.record(tree.recorded(), None, str(top / "r"))
+        assert [x for x in sorted(map(str, top.rglob("*"))) if "/r" not in x[len(directory) :][:2]
+                ] == before  # fmt: skip
+        assert scan.scan(Options.for_recorded(str(top / "r"))) == tree.scan()

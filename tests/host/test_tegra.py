@@ -5,6 +5,8 @@ import json
 import pathlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nri_nvidia import cli
 from nri_nvidia.host import cache, model, scan, tegra
@@ -223,3 +225,20 @@ def test_a_processors_gpu_is_told_by_its_name(tree, name, platform):
     tree.module("580.00")
     tree.gpu("0000:01:00.0", 0, host_jetson.uuid_of(0), Model=name)
     assert tree.scan().platform == platform
+
+
+@given(
+    st.text(max_size=200)
+    | st.lists(
+        st.sampled_from(
+            ["dev", "lib", "sym,", "dir , /a", "/", "..", ",", "\n", "\0", "/usr/lib/../x", " "]
+        )
+    ).map("".join)
+)
+def test_any_text_is_a_list(text):
+    """Whatever a file holds, its entries are of known kinds with plain absolute paths."""
+    for entry in tegra.parse(text):
+        assert entry.kind in {"dev", "dir", "lib", "sym"}
+        assert entry.path.startswith("/")
+        assert not entry.path.startswith("//")
+        assert not {"", ".", ".."} & set(entry.path.split("/")[1:-1])
