@@ -13,6 +13,7 @@ _ERRORS = frozenset(
     {
         "bad-configuration",
         "device-node-missing",
+        "driver-incomplete",
         "driver-libraries-missing",
         "driver-not-loaded",
         "driver-version-mismatch",

@@ -278,7 +278,8 @@ def _lacking(reader: _Reader, chosen: tuple[_Chosen, ...], version: str) -> tupl
     told = {problem.message.partition(" ")[0] for problem in damaged}
     return damaged + tuple(
         Problem(
-            code="driver-incomplete",
+            # Without NVML a container can still compute.
+            code="driver-incomplete" if stem == "libcuda" else "driver-library-missing",
             message=f"{stem} of the driver {version} was not found below {_searched(reader)}",
             hint="wait for the driver container, or install the rest of the driver's user-space "
             "packages",

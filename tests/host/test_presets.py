@@ -252,7 +252,8 @@ def test_a_half_filled_driver_root(tree, there):
     found = tree.scan()
     (problem,) = found.problems
     absent = "libcuda" if there == "libnvidia-ml" else "libnvidia-ml"
-    assert problem.code == "driver-incomplete"
+    codes = {"libcuda": "driver-incomplete", "libnvidia-ml": "driver-library-missing"}
+    assert problem.code == codes[absent]
     assert problem.message.startswith(
         f"{absent} of the driver {V} was not found below /run/nvidia/"
     )
