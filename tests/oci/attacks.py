@@ -72,6 +72,13 @@ ATTACKS = {
         "test_defences.test_a_proc_that_is_the_hosts_is_not_covered"
     ),
     "a hostile ld.so.cache": Proof("test_defences.test_cve_2025_23267_a_cache_by_a_link"),
+    "an ld.so.cache that lies": Proof(
+        "test_hostile_files.test_a_cache_that_lists_what_is_not_there"
+    ),
+    "an ld.so.cache of any bytes": Proof(
+        "test_cache.test_hostile_caches",
+        "test_hostile_files.test_a_cache_that_lists_what_is_not_there",
+    ),
     "a hostile ld.so.conf": Proof("test_defences.test_cve_2025_23267_names_of_the_hosts_files"),
     "an ld.so.conf without end": Proof("test_hostile_files.test_a_configuration_without_end"),
     "files that include each other": Proof(
@@ -121,6 +128,7 @@ ATTACKS = {
 }
 
 ONE_RUNTIME_DOES = {
+    "test_cache.test_hostile_caches": "the bytes are read by themselves, many thousand times",
     "test_confinement.test_it_reaches_no_group_of_processes": "the group is the test's own",
     "test_confinement.test_no_descriptor_is_left_to_it": "runtimes leave none to be inherited",
     "test_defences.test_mounts_are_private": "test_mounts_are_not_propagated goes through them",

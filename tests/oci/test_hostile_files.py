@@ -123,6 +123,21 @@ def test_a_cache_of_any_size_is_not_kept(case, runtime):
     assert outcome == {"with": False, "without": True}
 
 
+def test_a_cache_that_lists_what_is_not_there(case, runtime):
+    """An image's cache is gone by only where it holds; believed in any case it would lie on."""
+    believed = "    check_folders(listed, ours, old.entries, machine)\n", ""
+    outcome = {}
+    for name, ready in both_ways(case, believed):
+        library = bundles.make_library(ready.root / "opt/libgone.so.1")
+        (ready.root / CONF).write_text("/opt\n")
+        bundles.ldconfig(ready.root)
+        library.unlink()
+        os.utime(ready.root / "etc/ld.so.cache", (1, 1))  # from before that
+        assert ready.run(runtime).report["ok"]
+        outcome[name] = "libgone.so.1" in bundles.cached(ready.root)
+    assert outcome == {"with": False, "without": True}
+
+
 @pytest.mark.parametrize("directory", ["etc/ld.so.cache", "etc/ld.so.conf.d/00-nri-nvidia.conf"])
 def test_a_directory_in_the_way(case, runtime, directory):
     """A directory in a file's place fails a step; if that were to fail the hook, the container."""
