@@ -19,7 +19,6 @@ from . import harness
 from .conftest import Case
 
 LIB64 = f"{bundles.LIBRARY_DIR}/lib64"
-PRIVATE = ["unshare", "--mount", "sh", "-c"]
 NAMES = set(bundles.LIBRARIES)
 
 
@@ -32,22 +31,13 @@ def runtime():
     return known["runc"]
 
 
-@pytest.fixture
-def ready(case):
-    return case.make("debian").put_driver_in_root()
-
-
-def failing(result):
-    return {s["name"]: s["message"] for s in result.report["steps"] if not s["ok"]}
-
-
 @pytest.mark.parametrize("names", [("bpf",), ("mount",), ("bpf", "mount")])
 def test_system_calls_that_a_filter_forbids(ready, names):
     """FC-008, FC-047: without bpf all is done; without mount it is left, said, and exits with 0."""
     result = filtered(ready, harness.refusing(errno.EPERM, *names))
     assert result.status == 0
     if "mount" in names:
-        assert list(failing(result)) == ["view"]
+        assert list(bundles.failing(result)) == ["view"]
         assert not (ready.root / "etc/ld.so.cache").exists()
     else:
         assert set(bundles.cached(ready.root)) > NAMES
@@ -70,8 +60,8 @@ def test_the_cache_that_may_not_be_written(ready):
     before = harness.refusing(errno.EACCES, "rename", "renameat", "renameat2")
     result = filtered(ready, before)
     assert result.status == 0
-    assert "Permission denied" in failing(result)["ldcache"]
-    assert "/etc/" in failing(result)["ldcache"]
+    assert "Permission denied" in bundles.failing(result)["ldcache"]
+    assert "/etc/" in bundles.failing(result)["ldcache"]
     assert list((ready.root / "etc").glob(".nri-nvidia*")) == []
 
 
@@ -100,10 +90,10 @@ def test_the_hosts_ldconfig(ready, there, problem):
             (programs / name).write_text("#!/bin/sh\ntouch /tmp/pwned\n")
         (programs / name).chmod(0o755)
     script = 'mount --bind "$0" /sbin && exec "$@"'
-    result = ready.direct(prefix=[*PRIVATE, script, str(programs)])
+    result = ready.direct(prefix=[*bundles.PRIVATE, script, str(programs)])
     assert result.status == 0
     if problem:
-        assert problem in failing(result)["ldcache"]
+        assert problem in bundles.failing(result)["ldcache"]
         assert (ready.root / "etc/ld.so.conf.d/00-nri-nvidia.conf").exists()
     else:
         assert set(bundles.cached(ready.root)) > NAMES
@@ -120,7 +110,7 @@ def test_an_ldconfig_that_dies(ready, source):
     )
     result = ready.direct("--ldconfig", str(died), "--timeout", "1")
     assert result.status == 0
-    assert "ldconfig: signal" in failing(result)["ldcache"]
+    assert "ldconfig: signal" in bundles.failing(result)["ldcache"]
 
 
 def test_an_ldconfig_that_sleeps(ready):
@@ -130,7 +120,7 @@ def test_an_ldconfig_that_sleeps(ready):
     )
     result = ready.direct("--ldconfig", str(asleep), "--timeout", "0.3")
     assert result.status == 0
-    assert "not done after 0.3 s" in failing(result)["ldcache"]
+    assert "not done after 0.3 s" in bundles.failing(result)["ldcache"]
     assert bundles.running_in(ready.root) == []
 
 
@@ -163,7 +153,7 @@ def test_an_image_without_its_usual_directories(case, missing):
     path = case.root / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = case.direct()
-    assert result.report["ok"], failing(result)
+    assert result.report["ok"], bundles.failing(result)
     assert set(bundles.cached(case.root)) > NAMES
 
 
@@ -173,7 +163,7 @@ def test_an_image_with_a_read_only_directory(case, folder):
     case.make("debian").put_driver_in_root()
     script = 'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; exec "$@"'
     before = bundles.snapshot(case.root / folder)
-    result = case.direct(prefix=[*PRIVATE, script, str(case.root)])
+    result = case.direct(prefix=[*bundles.PRIVATE, script, str(case.root)])
     assert result.status == 0
     assert bundles.snapshot(case.root / folder) != before or result.report["ok"] is False
 
@@ -261,7 +251,7 @@ def test_many_at_once(place, hook, toolbox):
         cases.append(Case(folder, hook, toolbox).make("debian").put_driver_in_root())
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for result in pool.map(lambda each: each.direct(), cases):
-            assert result.report["ok"], failing(result)
+            assert result.report["ok"], bundles.failing(result)
     shared_root = cases[0]
     state = json.dumps({"id": "x", "bundle": str(shared_root.bundle)})
     assert bundles.start_many(4, shared_root.command(), state) == [(0, "")] * 4
@@ -277,7 +267,7 @@ def test_a_runtime_that_is_early(case, kind):
     assert result.status == 0
     assert not list(case.root.rglob(".nri-nvidia*"))
     assert (
-        failing(result)
+        bundles.failing(result)
         .get("ldcache", "is not there")
         .endswith(("is not there", "on a mount of the container's own"))
     )
@@ -362,7 +352,7 @@ def test_proc_that_hides_processes(ready, hidepid):
     script = f'mount -t proc -o hidepid={hidepid} proc /proc; exec "$@"'
     prefix = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "-"]
     result = ready.direct(prefix=prefix)
-    assert result.report["ok"], failing(result)
+    assert result.report["ok"], bundles.failing(result)
     assert set(bundles.cached(ready.root)) > NAMES
 
 

@@ -22,6 +22,8 @@ MULTIARCH = f"{MACHINE}-linux-gnu"
 LIBRARY_DIR = "/usr/local/nvidia"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
+PRIVATE = ["unshare", "--mount", "sh", "-c"]
+"""The beginning of a command that runs a shell's text in a mount namespace of its own."""
 NAMESPACES = ("pid", "ipc", "uts", "mount")
 # crun refuses a machine with both versions of cgroups, so it gets a view without the second.
 ALONE = ["unshare", "--mount", "sh", "-c", 'umount /sys/fs/cgroup/unified 2>&-; exec "$@"', "-"]
@@ -157,6 +159,12 @@ class Result:
         """Give one step of the hook's report."""
         assert self.report is not None, self.errors
         return next(step for step in self.report["steps"] if step["name"] == name)
+
+
+def failing(result: Result) -> dict[str, str]:
+    """Give the failed steps of a hook's report as name and message."""
+    assert result.report is not None, result.errors
+    return {step["name"]: step["message"] for step in result.report["steps"] if not step["ok"]}
 
 
 def bind(source: Path, destination: str, options: list[str] = READ_ONLY) -> dict:

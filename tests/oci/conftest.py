@@ -132,3 +132,9 @@ class Listener:
 @pytest.fixture
 def case(place, hook, toolbox):
     return Case(place, hook, toolbox)
+
+
+@pytest.fixture
+def ready(case):
+    """A Debian image in which the driver lies, for the hook without a runtime."""
+    return case.make("debian").put_driver_in_root()

@@ -15,18 +15,6 @@ from nri_nvidia.oci import install
 
 from . import bundles
 
-PRIVATE = ["unshare", "--mount", "sh", "-c"]
-
-
-def failing(result):
-    """Give the failed steps as name and message."""
-    return {s["name"]: s["message"] for s in result.report["steps"] if not s["ok"]}
-
-
-@pytest.fixture
-def ready(case):
-    return case.make("debian").put_driver_in_root()
-
 
 def test_the_root_of_the_state_is_relative_to_the_bundle(ready):
     """crun's state has `root`, relative to the bundle, and pid 0."""
@@ -65,7 +53,7 @@ def test_a_state_that_names_no_root(ready, state, message):
     """What is wrong is said on standard error and in the report, and the container starts."""
     result = ready.direct(state=state)
     assert (result.status, result.errors) == (0, f"nri-nvidia-hook: hook: {message}\n")
-    assert failing(result) == {"hook": message}
+    assert bundles.failing(result) == {"hook": message}
 
 
 @pytest.mark.parametrize("document", [{}, {"root": None}, {"root": {"path": 7}}, {"root": []}])
@@ -74,7 +62,7 @@ def test_a_configuration_that_names_no_root(ready, document):
     document["mounts"] = [None, {}, {"destination": 3, "options": ["ro"]}, {"options": "ro"}]
     result = ready.direct(document=document)
     assert result.status == 0
-    assert "hook" in failing(result)
+    assert "hook" in bundles.failing(result)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,7 @@ def test_wrong_arguments(ready, options, message):
     """An argument that does not fit is named, and nothing is done."""
     before = bundles.snapshot(ready.root)
     result = ready.direct(*options)
-    assert (result.status, failing(result)) == (0, {"hook": message})
+    assert (result.status, bundles.failing(result)) == (0, {"hook": message})
     assert bundles.snapshot(ready.root) == before
 
 
@@ -104,7 +92,9 @@ def test_an_unknown_option(ready):
     """A hook that is older than the daemon says what it does not know, and the container starts."""
     result = ready.direct("--new", "1")
     assert result.status == 0
-    assert failing(result)["hook"].startswith("'--new' is no option; there are --library-dir, ")
+    assert bundles.failing(result)["hook"].startswith(
+        "'--new' is no option; there are --library-dir, "
+    )
 
 
 def test_on_error_fail(case, runtime):
@@ -118,7 +108,9 @@ def test_on_error_fail(case, runtime):
 def test_it_does_not_run_without_isolation(ready, hook):
     """Started without -I it refuses, since it could import what lies in the image."""
     ready.hook = [hook[0], hook[-1]]
-    assert failing(ready.direct())["hook"].startswith("it is to be started with python3 -I -S")
+    assert bundles.failing(ready.direct())["hook"].startswith(
+        "it is to be started with python3 -I -S"
+    )
 
 
 def test_an_ldconfig_that_is_a_script(ready):
@@ -128,14 +120,14 @@ def test_an_ldconfig_that_is_a_script(ready):
     script.chmod(0o755)
     result = ready.direct("--ldconfig", str(script))
     message = f"{script} is not an ELF program; name the real one with --ldconfig"
-    assert failing(result) == {"ldcache": message}
+    assert bundles.failing(result) == {"ldcache": message}
     assert (ready.root / "etc/ld.so.conf.d/00-nri-nvidia.conf").exists()
 
 
 @pytest.mark.parametrize("name", ["/nowhere", "/dev/zero"])
 def test_an_ldconfig_that_is_not_there(ready, name):
     """A missing ldconfig fails its step alone."""
-    assert list(failing(ready.direct("--ldconfig", name))) == ["ldcache"]
+    assert list(bundles.failing(ready.direct("--ldconfig", name))) == ["ldcache"]
 
 
 def test_an_ldconfig_that_crashes(ready):
@@ -148,7 +140,7 @@ def test_an_ldconfig_that_crashes(ready):
     before = (ready.root / "etc/ld.so.cache").read_bytes()
     result = ready.direct("--ldconfig", str(crash))
     assert result.status == 0
-    assert failing(result)["ldcache"].startswith("ldconfig: signal ")
+    assert bundles.failing(result)["ldcache"].startswith("ldconfig: signal ")
     assert (ready.root / "etc/ld.so.cache").read_bytes() == before
 
 
@@ -158,7 +150,7 @@ def test_an_ldconfig_that_hangs(ready):
     (ready.root / "etc/ld.so.cache").write_text("old")
     result = ready.direct("--timeout", "0.5")
     assert result.status == 0
-    assert failing(result) == {"ldcache": "ldconfig: signal 9: not done after 0.5 s"}
+    assert bundles.failing(result) == {"ldcache": "ldconfig: signal 9: not done after 0.5 s"}
     assert (ready.root / "etc/ld.so.cache").read_text() == "old"
     assert list(ready.root.rglob(".nri-nvidia*")) == []
     assert bundles.running_in(ready.root) == []
@@ -198,7 +190,7 @@ def test_text_of_an_image_cannot_forge_a_line(ready):
     shutil.rmtree(ready.root / "etc/ld.so.conf.d")
     (ready.root / "etc/ld.so.conf.d").symlink_to("/no\n\x1b[31mnri-nvidia-hook: fine")
     result = ready.direct()
-    assert result.errors.count("\n") == len(failing(result)) == 1
+    assert result.errors.count("\n") == len(bundles.failing(result)) == 1
     assert "\x1b" not in result.errors
 
 
@@ -208,18 +200,18 @@ def test_a_root_that_the_engine_made_read_only(ready, runtime):
     before = [bundles.snapshot(folder) for folder in kept]
     script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,ro "$0"; "$@"'
     result = ready.run(
-        runtime, ["/bin/quiet"], mounts=[], prefix=[*PRIVATE, script, str(ready.root)],
+        runtime, ["/bin/quiet"], mounts=[], prefix=[*bundles.PRIVATE, script, str(ready.root)],
         change=lambda document: document["root"].update(readonly=True),
     )  # fmt: skip
     assert [bundles.snapshot(folder) for folder in kept] == before
-    assert result.report is None or "Read-only file system" in failing(result)["ldcache"]
+    assert result.report is None or "Read-only file system" in bundles.failing(result)["ldcache"]
     assert result.status == 0 or result.report is None, result
 
 
 def test_a_root_that_the_runtime_made_read_only(ready):
     """A read-only mount of the root upon itself, as old crun has it, is made writable for us."""
     script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,ro "$0"; exec "$@"'
-    result = ready.direct(prefix=[*PRIVATE, script, str(ready.root)])
+    result = ready.direct(prefix=[*bundles.PRIVATE, script, str(ready.root)])
     assert result.report["ok"]
     assert set(bundles.LIBRARIES) < set(bundles.cached(ready.root))
 
@@ -227,7 +219,7 @@ def test_a_root_that_the_runtime_made_read_only(ready):
 def test_a_root_that_allows_no_execution(ready):
     """ldconfig does not run from the image, so a noexec mount does not matter."""
     script = 'mount -n --bind "$0" "$0"; mount -n -o remount,bind,noexec "$0"; exec "$@"'
-    assert ready.direct(prefix=[*PRIVATE, script, str(ready.root)]).report["ok"]
+    assert ready.direct(prefix=[*bundles.PRIVATE, script, str(ready.root)]).report["ok"]
 
 
 def test_without_executable_memory(ready):
@@ -246,9 +238,9 @@ def test_mounts_that_cannot_be_taken_away(ready):
     volume.mkdir()
     before = bundles.snapshot(ready.root)
     script = 'mount -t tmpfs none "$0"; exec unshare --user --map-root-user --mount "$@"'
-    result = ready.direct(prefix=[*PRIVATE, script, str(volume)])
+    result = ready.direct(prefix=[*bundles.PRIVATE, script, str(volume)])
     assert result.status == 0
-    assert list(failing(result)) == ["view"]
+    assert list(bundles.failing(result)) == ["view"]
     assert bundles.snapshot(ready.root) == before
 
 
@@ -281,7 +273,7 @@ def test_a_step_that_hangs(ready, place):
     (place / "slow.py").write_text(hanging)
     ready.hook = [*ready.hook[:-1], str(place / "slow")]
     result = ready.direct("--timeout", "0.1")
-    assert (result.status, failing(result)) == (0, {"hook": "not done after 2.1 s"})
+    assert (result.status, bundles.failing(result)) == (0, {"hook": "not done after 2.1 s"})
     assert result.step("view")["ok"]
 
 
