@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private podman: its storage, its configuration, and a mount namespace for /run."""
+
+import contextlib
+import itertools
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+from . import doors, images, processes
+from . import engine as engines
+
+IMAGE = "localhost/debian:1"
+PATIENCE = 20.0
+# What it keeps in /run and /var/lib whatever it is told is to be of this test alone.
+PRIVATE = """
+mount -n -t tmpfs -o mode=755 tmpfs /run
+mount -n -t tmpfs -o mode=755 tmpfs /var/lib
+if mountpoint -q /sys/fs/cgroup/unified; then umount -n /sys/fs/cgroup/unified; fi
+exec "$0" pause
+"""
+CONTAINERS = """
+[engine]
+runtime = "{runtime}"
+conmon_path = ["{conmon}"]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+helper_binaries_dir = ["{top}/helpers"]
+cdi_spec_dirs = ["{top}/cdi"]
+tmp_dir = "{top}/tmp"
+static_dir = "{top}/static"
+volume_path = "{top}/volumes"
+[network]
+network_config_dir = "{top}/networks"
+[containers]
+log_driver = "k8s-file"
+default_ulimits = ["nofile=1024:4096", "nproc=1024:4096"]
+"""
+STORAGE = """
+[storage]
+driver = "overlay"
+runroot = "{top}/runroot"
+graphroot = "{top}/graph"
+"""
+
+
+class Podman:
+    """A place where podman runs as if it were alone."""
+
+    def __init__(self, programs: Mapping[str, engines.Program], probe: Path) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="nnp-", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self.cdi_specs = self.directory / "cdi"
+        self._cgroup = f"/{self.directory.name}"
+        self._podman = programs["podman"].path
+        self._numbers = itertools.count(1)
+        policy = self.directory / "home/.config/containers/policy.json"
+        policy.parent.mkdir(parents=True)
+        policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        # It is looked for, and not run without a network.
+        netavark = self.directory / "helpers/netavark"
+        netavark.parent.mkdir()
+        netavark.write_text("#!/bin/sh\nexit 1\n")
+        netavark.chmod(0o755)
+        values = {
+            "top": self.directory,
+            "runtime": programs["runc"].path,
+            "conmon": programs["conmon"].path,
+        }
+        for name, text in (("containers", CONTAINERS), ("storage", STORAGE)):
+            (self.directory / f"{name}.conf").write_text(text.format(**values))
+        self._env = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self.directory / "home"),
+            "CONTAINERS_CONF": str(self.directory / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(self.directory / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": "/dev/null",
+            "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+        }
+        self._holder = subprocess.Popen(
+            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE, probe],
+            stdin=subprocess.DEVNULL, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        end = time.monotonic() + PATIENCE
+        while Path(f"/proc/{self._holder.pid}/exe").resolve() != probe.resolve():
+            assert self._holder.poll() is None, "no mount namespace"
+            assert time.monotonic() < end, "no mount namespace in time"
+            time.sleep(0.005)
+        self._namespace = Path(f"/proc/{self._holder.pid}/ns/mnt").stat().st_ino
+        assert self._namespace != Path("/proc/self/ns/mnt").stat().st_ino
+
+    def _command(self, *words: str) -> list[str]:
+        space = f"--mount=/proc/{self._holder.pid}/ns/mnt"
+        env = [f"{key}={value}" for key, value in self._env.items()]
+        return ["nsenter", space, "--", "env", "-i", *env, str(self._podman), *words]
+
+    def load(self, image: images.Image) -> None:
+        """Import an image's files."""
+        digest = image.layer["digest"].removeprefix("sha256:")
+        layer = self.directory / "layer.tar"
+        with tarfile.open(image.archive) as archive:
+            member = archive.extractfile(f"blobs/sha256/{digest}")
+            assert member is not None
+            layer.write_bytes(member.read())
+        subprocess.run(self._command("import", str(layer), IMAGE), check=True, capture_output=True)
+        layer.unlink()
+
+    @contextlib.asynccontextmanager
+    async def container(
+        self, env: Mapping[str, str] | None = None, *options: str, runtime: Path | None = None
+    ) -> AsyncIterator[doors.Inside]:
+        """Run a container; raises RefusedError with what podman shows."""
+        name = f"podman-{next(self._numbers)}"
+        variables = [
+            word for key, value in (env or {}).items() for word in ("-e", f"{key}={value}")
+        ]
+        chosen = ["--runtime", str(runtime)] if runtime else []
+        done = await doors.run(*self._command(
+            *chosen, "run", "-d", "--pull", "never", "--network", "none", "--name", name,
+            "--cgroup-parent", self._cgroup, "--cap-add", "MKNOD",
+            *variables, *options, IMAGE, "/probe", "pause",
+        ))  # fmt: skip
+        try:
+            if done.code:
+                raise doors.RefusedError(done.stderr)
+            yield doors.Inside(name, self._command(*chosen, "exec", name))
+        finally:
+            await doors.run(*self._command(*chosen, "rm", "-f", "-t", "0", name))
+
+    def close(self) -> None:
+        """End what is left of it."""
+        try:
+            processes.end(self._mine, PATIENCE)
+        finally:
+            self._holder.kill()
+            self._holder.wait()
+            processes.remove_cgroups(self._cgroup)
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _mine(self, process: Path) -> bool:
+        if process.name == str(self._holder.pid):
+            return False
+        return (process / "ns/mnt").stat().st_ino == self._namespace
+
+
+@contextlib.contextmanager
+def running(programs: Mapping[str, engines.Program], library: images.Library) -> Iterator[Podman]:
+    """Have a podman with the Debian image."""
+    podman = Podman(programs, library.probe)
+    try:
+        podman.load(library["debian"])
+        yield podman
+    finally:
+        podman.close()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""podman's containers, which no daemon makes: by nri-nvidia-runtime, by CDI, by --gpus."""
+
+import contextlib
+
+import pytest
+
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.testing import host_spec
+
+from . import conftest, daemons, doors, podmans
+
+pytestmark = pytest.mark.long
+ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
+BY_NAME = ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=2"]
+
+
+@pytest.fixture(scope="module")
+def world(programs, library, tmp_path_factory):
+    """A podman that looks for CDI files where the daemon keeps them."""
+    for name in ("podman", "conmon"):
+        if name not in programs:
+            pytest.fail(f"{name} is not there: run contrib/setup --long")
+    host = tmp_path_factory.mktemp("host")
+    simulated.build(host, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 8))
+    with contextlib.ExitStack() as stack:
+        podman = stack.enter_context(podmans.running(programs, library))
+        text = f'cdi.keep = true\ncdi.directory = "{podman.cdi_specs}"\n'
+        daemon = stack.enter_context(daemons.alone(host, text))
+        daemon.until((podman.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
+        yield podman, daemon
+
+
+@pytest.fixture(params=["runc", "crun"])
+def wrapped(world, request, programs):
+    """nri-nvidia-runtime in front of each runtime."""
+    if request.param == "crun" and (reason := conftest.crun_cannot()):
+        pytest.skip(reason)
+    return doors.wrapper(world[1], programs[request.param].path)
+
+
+async def test_by_the_runtime_and_by_cdi(world, wrapped):
+    """The same either way; the holder is known while it runs."""
+    podman, daemon = world
+    async with podman.container(ASKED, runtime=wrapped) as container:
+        by_runtime = await doors.facts(container)
+        (entry,) = daemon.status()["containers"]
+        assert entry["door"] == "runtime"
+        assert {"nvidia0", "nvidia2", "nvidiactl"} < by_runtime["nodes"].keys()
+        assert (by_runtime["opened"], by_runtime["made"]) == ({"ENXIO"}, "OK EPERM")
+        assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+    daemon.until(lambda: not daemon.status()["containers"], "the container's end")
+    async with podman.container(None, *BY_NAME) as container:
+        assert await doors.facts(container) == by_runtime
+
+
+async def test_gpus(world):
+    """podman makes CDI names of --gpus."""
+    podman, _ = world
+    async with podman.container(None, "--gpus", "all") as container:
+        listed = (await container.probe("ls", "/dev")).split()
+        assert {name[6:] for name in listed if name[6:].isdigit()} == set("01234567")
+
+
+async def test_refusals_are_what_podman_says(world, wrapped):
+    """The daemon's sentence by the runtime, podman's own by CDI."""
+    podman, daemon = world
+    with pytest.raises(doors.RefusedError, match="NVIDIA_VISIBLE_DEVICES=9: no such GPU"):
+        async with podman.container({"NVIDIA_VISIBLE_DEVICES": "9"}, runtime=wrapped):
+            pass
+    assert daemon.status()["containers"] == []
+    with pytest.raises(doors.RefusedError, match=r"unresolvable CDI devices nvidia\.com/gpu=9"):
+        async with podman.container(None, "--device", "nvidia.com/gpu=9"):
+            pass
+
+
+async def test_what_asks_for_nothing_gets_nothing(world, wrapped):
+    """By the runtime too."""
+    podman, _ = world
+    async with podman.container(runtime=wrapped) as container:
+        assert "nvidia" not in await container.probe("ls", "/dev")
