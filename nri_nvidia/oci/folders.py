@@ -13,7 +13,7 @@ from __future__ import annotations
 import posix
 
 from nri_nvidia.oci.cache import Entry, Unclear, merge, parse_cache
-from nri_nvidia.oci.files import READ, REGULAR, is_directory, kind_of, read
+from nri_nvidia.oci.files import READ, REGULAR, is_directory, is_there, kind_of, read
 from nri_nvidia.oci.view import Suppressed
 
 TYPE_CHECKING = False
@@ -33,18 +33,19 @@ C_LIBRARIES = (b"libc.so.6\0", b"libm.so.6\0")
 PLAIN_FOLDERS = frozenset(("gbm", "vdpau", "nvidia", "xorg"))
 
 
-def extended(conf: str, ours: list[str], machine: str) -> bytes | None:
-    """Give the image's cache with the libraries of our folders, None where ldconfig has to tell.
+def extended(conf: str, ours: list[str], machine: str) -> tuple[bytes | None, str]:
+    """Give the image's cache with the libraries of our folders, or None and why it takes ldconfig.
 
     `conf` is the configuration that ldconfig would be given, and lists our folders too.
     """
-    with Suppressed(Exception):  # whatever it is, there is ldconfig
-        return extend(conf, ours, machine)
-    return None
+    try:
+        return extend(conf, ours, machine), ""
+    except Exception as error:  # noqa: BLE001  whatever it is, there is ldconfig
+        return None, str(error)
 
 
 def extend(conf: str, ours: list[str], machine: str) -> bytes:
-    """Do what `extended` says; raise where it would give None."""
+    """Do what `extended` says; raises where that gives None."""
     listed = search(conf, ours)
     old = parse_cache(read_cache())
     check_folders(listed, ours, old.entries, machine)
@@ -54,6 +55,8 @@ def extend(conf: str, ours: list[str], machine: str) -> bytes:
 
 def read_cache() -> bytes:
     """Read the image's cache; a link there is not followed, so that its time is its own."""
+    if not is_there(CACHE):
+        raise Unclear(f"the image has no {CACHE}")
     if posix.lstat(CACHE).st_mode & 0o170000 != REGULAR:
         raise Unclear(f"{CACHE} is not a regular file")
     return read(CACHE, CACHE_LIMIT)

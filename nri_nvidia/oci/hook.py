@@ -22,7 +22,16 @@ from nri_nvidia.oci.compat import use_compat
 from nri_nvidia.oci.files import READ, REGULAR, kind_of, read
 from nri_nvidia.oci.procfs import EVERYTHING, cover
 from nri_nvidia.oci.steps import link, list_libraries, write_profile
-from nri_nvidia.oci.view import PLACE, Failure, Suppressed, call, enter, normal
+from nri_nvidia.oci.view import (
+    KEPT_CAPABILITIES,
+    PLACE,
+    Failure,
+    Suppressed,
+    call,
+    enter,
+    normal,
+    set_capabilities,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -297,6 +306,7 @@ def work(
         steps.append(step("compat", use_compat, *where, parse_object, chosen))
     if "ldcache" not in given["--skip"]:
         steps.append(step("ldcache", list_libraries, library_dir, tool, seconds, chosen))
+    set_capabilities(KEPT_CAPABILITIES)
     if "profile" not in given["--skip"] and given["--profile"][-1]:
         steps.append(step("profile", write_profile, given["--profile"][-1]))
 

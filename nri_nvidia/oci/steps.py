@@ -155,8 +155,7 @@ def list_libraries(
     if musl:
         list_for_musl(f"/etc/ld-musl-{machine}.path", folders[0].encode())
         return "this image has musl: the driver, made for glibc, needs gcompat or glibc in it"
-    list_for_glibc(first + folders, machine, tool, seconds)
-    return ""
+    return list_for_glibc(first + folders, machine, tool, seconds)
 
 
 def list_for_musl(path: str, folder: bytes) -> None:
@@ -169,10 +168,8 @@ def list_for_musl(path: str, folder: bytes) -> None:
         write(path, old.rstrip(b"\n") + b"\n" + folder + b"\n")
 
 
-def list_for_glibc(
-    folders: list[str], machine: str, tool: tuple[int, str], seconds: float
-) -> None:
-    """Write a drop-in for later runs in the container, and a cache.
+def list_for_glibc(folders: list[str], machine: str, tool: tuple[int, str], seconds: float) -> str:
+    """Write a drop-in for later runs in the container, and a cache; say why ldconfig made that.
 
     That is the image's own with some lines more where it is certain that ldconfig would make the
     same, else the host's ldconfig makes it: that takes two processes and several times as long.
@@ -192,15 +189,16 @@ def list_for_glibc(
     lines += "include /etc/ld.so.conf\n" if conf else ""
     own = own_folders(machine)
     lines += "".join(f"/{name}\n" for name in own if is_directory(f"/{name}"))
-    data = extended(lines, folders, machine)
+    data, why = extended(lines, folders, machine)
     if data is not None:
         set_capabilities(KEPT_CAPABILITIES)
         write(CACHE, data)
-        return
+        return ""
     isolate()
     if tool[1]:
         raise Failure(tool[1])
     make_cache(sealed(tool[0]), lines.encode(), seconds)
+    return f"ldconfig was run: {why}"
 
 
 def includes_drop_in(line: bytes) -> bool:

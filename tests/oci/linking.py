@@ -116,24 +116,25 @@ def by_ldconfig(root: Path, program: Path) -> None:
     """List the driver as the hook does where the image's cache is of no use."""
     tool = os.open(program, os.O_RDONLY)
 
-    def act() -> None:
-        steps.extended, steps.isolate = (lambda *_: None), (lambda: None)
-        steps.list_for_glibc(ours(), bundles.MACHINE, (tool, ""), 20)
+    def act() -> str:
+        steps.extended, steps.isolate = (lambda *_: (None, "told")), (lambda: None)
+        return steps.list_for_glibc(ours(), bundles.MACHINE, (tool, ""), 20)
 
     outcome = in_root(root, act)
     os.close(tool)
-    assert outcome == "None"
+    assert outcome == repr("ldconfig was run: told")
 
 
 def by_hand(root: Path) -> None:
     """List the driver as the hook does where the image's cache is of use."""
 
-    def act() -> None:
+    def act() -> str:
         steps.isolate = steps.set_capabilities = lambda *_: None
-        steps.list_for_glibc(ours(), bundles.MACHINE, (-1, "the cache is of no use"), 20)
+        tool = -1, "the cache is of no use"
+        return steps.list_for_glibc(ours(), bundles.MACHINE, tool, 20)
 
     outcome = in_root(root, act)
-    assert outcome == "None", outcome + why_not(root)
+    assert outcome == repr(""), outcome + why_not(root)
 
 
 def ours() -> list[str]:

@@ -70,7 +70,8 @@ def test_a_volume_of_the_user_makes_no_difference(case, runtime, place):
 
 def test_the_report_tells_what_was_done(case, runtime):
     """One datagram holds token, container id, and the outcome of each step."""
-    report = case.make("debian").run(runtime).report
+    bundles.ldconfig(case.make("debian").root)
+    report = case.run(runtime).report
     assert report is not None
     assert report.pop("id").startswith("nri-nvidia-test-")
     assert isinstance(report.pop("duration_ms"), int)
@@ -79,6 +80,13 @@ def test_the_report_tells_what_was_done(case, runtime):
     names = ("view", "links", "ldcache")
     assert steps == [{"name": name, "ok": True, "message": ""} for name in names]
     assert report == {"token": "secret", "ok": True}
+
+
+def test_the_report_tells_why_ldconfig_was_run(case):
+    """A container that takes longer to start has a reason that can be read."""
+    case.make("debian").put_driver_in_root()
+    message = case.direct().step("ldcache")["message"]
+    assert message == "ldconfig was run: the image has no /etc/ld.so.cache"
 
 
 def test_the_files_it_makes(case, runtime):
