@@ -9,7 +9,8 @@ from nri_nvidia.request import container as containers
 
 NAME = "nri-nvidia-hook"
 # A hook without an environment inherits the image's, as root (CVE-2025-23266).
-_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+# With this locale Python looks for no other, which takes a quarter of a millisecond.
+_ENVIRONMENT = ("LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
 
 
 def build(

@@ -79,11 +79,12 @@ def parse_cache(data: bytes) -> Cache:
     hwcaps = read_hwcaps(data, extension)
     names = [string(new, start, offset) for offset in hwcaps]
     words = memoryview(new)[HEADER:start].cast("I").tolist()
+    rows = [new[place : place + ROW] for place in range(HEADER, start, ROW)]
+    columns = (words[place::6] for place in (0, 1, 2, 4, 5))
     entries = []
-    for place, row in enumerate(new[place : place + ROW] for place in range(HEADER, start, ROW)):
-        flags, name, path, _, low, high = words[6 * place : 6 * place + 6]
+    for row, flags, name, path, low, high in zip(rows, *columns):  # noqa: B905  3.9 has no strict
         texts = string(new, start, name), string(new, start, path)
-        entries.append(entry(row, texts, flags, find(names, low, high)))
+        entries.append(entry(row, texts, flags, find(names, low, high) if low | high else b""))
     return Cache(entries, start, new[start:], hwcaps)
 
 
@@ -124,12 +125,10 @@ def read_hwcaps(data: bytes, place: int) -> list[int]:
 
 
 def find(names: list[bytes], low: int, high: int) -> bytes:
-    """Give the directory below glibc-hwcaps that an entry is from, empty for none.
+    """Give the directory below glibc-hwcaps that an entry with such words is from.
 
     Before glibc 2.33 the two words had bits of a processor; ldconfig decides about those.
     """
-    if not low and not high:
-        return b""
     if high & ~ISA_LEVELS != IN_HWCAPS or low >= len(names) or not names[low]:
         raise Unclear("the cache has libraries for some processors only")
     return names[low]
@@ -139,14 +138,13 @@ def entry(row: bytes, texts: tuple[bytes, bytes], flags: int, hwcaps: bytes) -> 
     """Make an entry of name and path, if the path is one that ldconfig would give it."""
     name, path = texts
     folder, _, last = path.rpartition(b"/")
+    whole = last == name
     if hwcaps:
         end = b"/" + HWCAPS_FOLDER + b"/" + hwcaps
-        whole, folder = folder.endswith(end), folder[: -len(end)]
-    else:
-        whole = last == name
-    if not whole or not name or not last or b"/" in name or folder[:1] != b"/" or flags >> 16:
+        whole, folder = folder.endswith(end) and last != b"", folder[: -len(end)]
+    if not whole or not name or b"/" in name or folder[:1] != b"/" or flags >> 16:
         raise Unclear("the cache has an entry that ldconfig would not make")
-    return Entry(name, folder, flags, special=bool(hwcaps), row=row)
+    return Entry(name, folder, flags, special=hwcaps != b"", row=row)
 
 
 def rank(name: bytes) -> list[int]:

@@ -39,7 +39,13 @@ exec(sys.stdin.buffer.read(), hook)
 hook["parse_object"](b"{}", "")
 hook["call"]("getpid")
 """
-COMPILE = "import py_compile, sys; py_compile.compile(sys.argv[1], doraise=True)"
+# Without what nobody reads of it: 3.11's positions in the source, docstrings.
+COMPILE = """
+import importlib.util, py_compile, sys
+path = sys.argv[1]
+place = importlib.util.cache_from_source(path)
+py_compile.compile(path, place, doraise=True, optimize=2)
+"""
 
 
 def install(directory: str, interpreter: str = "") -> str:
@@ -101,7 +107,8 @@ def compile_for(interpreter: str, path: Path) -> None:
     cache = path.parent / "__pycache__"
     make(cache)
     check(cache.resolve())
-    command = [interpreter, "-I", "-S", "-c", COMPILE, str(path)]
+    options = ["-I", "-S", "-X", "no_debug_ranges"]
+    command = [interpreter, *options, "-c", COMPILE, str(path)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30,

@@ -224,7 +224,7 @@ def test_the_hooks_environment_is_nobodys(together, live):
         image = ("LD_PRELOAD=/proc/self/cwd/evil.so", "PYTHONSTARTUP=/evil.py", "PYTHONPATH=/")
         adjusted = await pair.create(1, *image, *asked("0"))
         (hook,) = adjusted.hooks.create_container
-        assert hook.env == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+        assert hook.env == ["LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
         assert hook.args[1:3] == ["-I", "-S"]
         assert hook.path == hook.args[0]
         assert not [part for part in hook.args if "evil" in part or "{{" in part]
