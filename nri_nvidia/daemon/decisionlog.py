@@ -23,7 +23,7 @@ def write(decided: ledger.Decided) -> None:
         edits = plan.edits
         what = (
             f"GPU {gpus}, {len(edits.devices)} nodes, {len(edits.mounts)} files, "
-            f"driver {plan.driver_version}"
+            f"driver {plan.driver_version or 'of unknown version'}"
         )
     else:
         what = str(plan.reasons[-1]) if plan.reasons else "nothing asked"

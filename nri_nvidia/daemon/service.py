@@ -325,10 +325,12 @@ class Service:
             found = await self._watch.inventory(_FIRST_LOOK, look)
             self._decider.prepare(found)
             logger.info(
-                "this node: driver %s, %d GPUs, %d driver files",
-                found.driver_version or "not loaded",
+                "this node: driver %s, %d GPUs, %d driver files; taken for %s: %s",
+                found.driver_version or ("of unknown version" if found.driven else "not loaded"),
                 len(found.usable),
                 len(found.files),
+                found.preset,
+                found.preset_reason,
             )
         # What is there by now stays: to look at it again and again would stop answers for long.
         gc.freeze()

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from nri_nvidia.testing import host, runtime
+from nri_nvidia.testing import host, host_spec, runtime
 
 from . import pairs, stalls
 
@@ -69,5 +69,30 @@ def test_a_driver_container_that_comes_and_goes(together, tmp_path):
         driver.rmdir()
         await asyncio.to_thread(away.rename, driver)
         assert sources(await pair.create(2, ASKED))
+
+    together(body, *BY_ITSELF, gpus=top)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("wsl", "driver of unknown version, 1 GPUs, 23 driver files; taken for wsl: /dev/dxg is"),
+        ("jetson-xavier", "driver 35.4.1, 1 GPUs, 18 driver files; taken for jetson: /dev/nvhost"),
+        ("rhel", "taken for rhel: /etc/os-release says ID=rhel"),
+    ],
+)
+def test_the_log_says_which_kind_of_host_it_is(together, tmp_path, layout, said):
+    """What was found, which preset that is and why are a line of the log; a GPU is then given."""
+    top = tmp_path / "host"
+    boards = layout in host_spec.PLATFORMS
+    gpus = () if layout.startswith("jetson") else (host.GpuSpec(),)
+    host.build(top, host.HostSpec(gpus=gpus, layout=layout, nvml=not boards))
+
+    async def body(pair):
+        await settled(pair)
+        assert said in pair.daemon.logged()
+        assert sources(await pair.create(0, ASKED))
+        (gpu,) = (await pairs.status(pair))["gpus"]
+        assert [held["name"] for held in gpu["containers"]] == ["c0"]
 
     together(body, *BY_ITSELF, gpus=top)
