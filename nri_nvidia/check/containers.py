@@ -14,6 +14,8 @@ import signal
 import stat
 from collections.abc import Iterator
 
+import attrs
+
 from nri_nvidia.check import model
 from nri_nvidia.daemon import upgrades
 from nri_nvidia.host import char_links
@@ -25,6 +27,11 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _NODE = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset", re.ASCII)
 _DRIVER = re.compile(r"lib(?:cuda|nvidia-ml)\.so(?:\.[0-9.]+)?", re.ASCII)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+_SHORTEST = 12
+"""Characters of an id that occur in no other process's cgroup by chance."""
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib")
+_FOR_GRAPHICS = ("libX11.so.6", "libXext.so.6")
+"""What libGLX_nvidia is linked with and no driver package holds."""
 _CGROUPS = "/sys/fs/cgroup"
 _PATIENCE = 2.0
 _DENIED = b"-"
@@ -55,6 +62,43 @@ def holders(
             shadows=tuple(_shadows(root, pid, library_dir)),
         )
     return tuple(found.values())
+
+
+@attrs.frozen(kw_only=True)
+class Inside:
+    """What is seen of a running container from its first process.
+
+    `shadows` are the driver's libraries that its LD_LIBRARY_PATH finds instead of those given;
+    `lacking` are libraries that the driver's graphics needs and its image should have.
+    """
+
+    pid: int
+    shadows: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+def inside(root: roots.Root, container: str, library_dir: str) -> Inside | None:
+    """Look into a container by its id; None where none of its processes is seen."""
+    if len(container) < _SHORTEST:
+        return None
+    for name in sorted(filter(str.isdigit, root.entries("/proc")), key=int):
+        if container in (root.text(f"/proc/{name}/cgroup") or ""):
+            pid = int(name)
+            own = roots.Root(root.on_disk(f"/proc/{pid}/root"))
+            there = {found for place in _LIBRARIES for found in own.entries(place)}
+            there |= {
+                found
+                for place in _LIBRARIES
+                for folder in own.entries(place)
+                if folder.endswith("-linux-gnu")
+                for found in own.entries(f"{place}/{folder}")
+            }
+            return Inside(
+                pid=pid,
+                shadows=tuple(_shadows(root, pid, library_dir)),
+                lacking=tuple(library for library in _FOR_GRAPHICS if library not in there),
+            )
+    return None
 
 
 def _namespace(root: roots.Root, pid: int) -> str:

@@ -7,8 +7,14 @@ import sys
 import time
 from typing import Any
 
+import attrs
+
 from nri_nvidia import cli, errors
 from nri_nvidia.cli import daemon, output
+from nri_nvidia.config import model as config_model
+
+_LIBRARY_DIR = "--library-dir"
+_GRAPHICS = {"graphics", "display"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +47,32 @@ def main(options: argparse.Namespace) -> int:
     found = answer["explanation"]
     if found is None:
         raise _unclear(options.container, answer["candidates"])
+    found = {**found, "inside": _inside(found)}
     if options.json:
         output.print_json(found)
     else:
         print("\n".join(text(output.plain(found), time.time())))
     return 0
+
+
+def _inside(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Look into the container, where it runs here and may be seen."""
+    from nri_nvidia.check import containers  # noqa: PLC0415
+    from nri_nvidia.host import root  # noqa: PLC0415
+
+    if found["ended"] or found["edits"] is None:
+        return None
+    seen = containers.inside(root.Root(), found["id"].partition("/")[0], _library_dir(found))
+    return None if seen is None else attrs.asdict(seen)
+
+
+def _library_dir(found: dict[str, Any]) -> str:
+    """Give the driver's directory in the container, as its hook was told."""
+    for hook in found["edits"]["hooks"]:
+        arguments = [*hook["args"], ""]
+        if _LIBRARY_DIR in arguments:
+            return str(arguments[arguments.index(_LIBRARY_DIR) + 1])
+    return config_model.Inject().library_dir
 
 
 def _directory(path: str) -> pathlib.Path:
@@ -56,8 +83,6 @@ def _directory(path: str) -> pathlib.Path:
 
 def _without_daemon(path: str, query: str) -> dict[str, Any]:
     """Read what a daemon has left on disk, as it would answer."""
-    import attrs  # noqa: PLC0415
-
     from nri_nvidia.daemon import records  # noqa: PLC0415
 
     kept: dict[str, dict[str, Any]] = {}
@@ -103,6 +128,7 @@ def text(found: dict[str, Any], now: float) -> list[str]:
         lines.append("because: it is given what it asked for; no rule says otherwise [as-asked]")
     lines += _request(found["request"])
     lines += _state(found)
+    lines += _seen(found)
     lines += _given(found)
     return lines
 
@@ -147,6 +173,26 @@ def _state(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"stale: the loaded driver is {found['loaded_driver']} by now; "
             "recreate it [stale-driver]"
+        )
+    return lines
+
+
+def _seen(found: dict[str, Any]) -> list[str]:
+    """Say what of the image is in the way of the driver."""
+    inside = found["inside"]
+    if inside is None:
+        return []
+    lines = []
+    if inside["shadows"]:
+        lines.append(
+            f"in the way: LD_LIBRARY_PATH finds {', '.join(inside['shadows'])} before the host's "
+            "driver [library-path-shadows-driver]"
+        )
+    asked = set((found["request"] or {}).get("capabilities", ()))
+    if asked & _GRAPHICS and inside["lacking"]:
+        lines.append(
+            f"lacking: the image has no {', '.join(inside['lacking'])}, which the driver's "
+            "graphics needs and no driver holds"
         )
     return lines
 

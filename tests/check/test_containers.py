@@ -104,3 +104,17 @@ def test_container_that_the_daemon_knows_is_named():
     assert first.message.startswith("container ns/p/c (process 7) holds the driver's files")
     assert first.command == "kubectl -n ns delete pod p"
     assert second.message.startswith("the container of process 8 ")
+
+
+def test_inside_of_a_container(tmp_path):
+    """By its id: what shadows the driver there, and what its image lacks for graphics."""
+    node = nodes.Node(tmp_path / "node")
+    root = roots.Root(str(node.top), recorded=True)
+    assert containers.inside(root, nodes.ID, "/usr/local/nvidia") is None
+    node.container(300, "550.163.01", environment=("LD_LIBRARY_PATH=/opt/drv",))
+    node.write("proc/300/root/opt/drv/libcuda.so.1", "")
+    node.write("proc/300/root/usr/lib/x86_64-linux-gnu/libX11.so.6", "")
+    assert containers.inside(root, nodes.ID, "/usr/local/nvidia") == containers.Inside(
+        pid=300, shadows=("/opt/drv/libcuda.so.1",), lacking=("libXext.so.6",)
+    )
+    assert containers.inside(root, nodes.ID[:8], "/usr/local/nvidia") is None

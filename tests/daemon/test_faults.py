@@ -48,6 +48,9 @@ def test_driver_root_that_never_answers(together, tmp_path):
     stuck.mkdir()
 
     async def body(pair):
+        # Else a busy machine is refused for the hook, which is not in place yet.
+        hook = pair.daemon.directory / "hook/nri-nvidia-hook"
+        await eventually(pair.daemon, hook.exists, "the hook")
         for number in range(3):
             with pytest.raises(runtime.CreationFailed, match="could not be read within"):
                 await pair.create(number, "NVIDIA_VISIBLE_DEVICES=0")

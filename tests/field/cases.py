@@ -71,7 +71,7 @@ CASES: Final[dict[str, str]] = {
     "FC-059": "now",
     "FC-060": "now",
     "FC-061": "now",
-    "FC-062": "now; which X libraries an image lacks is for explain to say",
+    "FC-062": "now",
     "FC-063": "now",
     "FC-064": "now",
     "FC-065": "now",

@@ -22,14 +22,19 @@ from . import harness
 __all__ = ["gpu_host", "together"]
 
 
-def explained(inventory, *env, rules=harness.RULES):
+def explained(inventory, *env, rules=harness.RULES, inside=None):
     """Give the record of a decision and its text."""
     shown = containers.Container(id="abc", namespace="x", pod="p", name="c", env=env)
     plan = pipeline.plan(shown, inventory, rules)
     record = records.document(
         ledger.Decided(time=1.0, container=shown, plan=plan, duration_ms=1.0)
     )
-    now = {"holds": plan.decision == "inject", "stale": False, "loaded_driver": None}
+    now = {
+        "holds": plan.decision == "inject",
+        "stale": False,
+        "loaded_driver": None,
+        "inside": inside,
+    }
     return record, "\n".join(explain.text({**record, **now}, 2.0))
 
 
@@ -53,6 +58,16 @@ def test_index_on_the_host_and_in_the_container(tmp_path):
     assert record["edits"]["env"] == {}
     line = next(line for line in text.splitlines() if line.startswith("gpu 3: "))
     assert line.endswith("index 0 in the container")
+
+
+def test_what_the_image_lacks_for_graphics(tmp_path):
+    """FC-062: the X libraries that an image lacks are named where graphics was asked for."""
+    inventory = harness.built(tmp_path, gpus=harness.gpus(1))
+    inside = {"pid": 7, "shadows": [], "lacking": ["libX11.so.6"]}
+    for capabilities, expected in (("graphics", True), ("display", True), ("compute", False)):
+        env = (*harness.asked("0"), harness.capable(capabilities))
+        _, text = explained(inventory, *env, inside=inside)
+        assert ("the image has no libX11.so.6" in text) is expected
 
 
 def test_adjustment_can_be_seen(tmp_path):
