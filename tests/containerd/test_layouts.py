@@ -33,22 +33,20 @@ def served(engine, gpu_host, layout):
 
 async def seen(container) -> dict[str, object]:
     """Describe what a container has of the driver, and what it may do with it."""
-    # A prepared directory has a link `lib`, which leads nowhere here.
-    listing = "cd /usr/local/nvidia && find . ! -type d ! -path ./lib | sort && cat lib64/libcuda.so.1 | cksum"
+    # A prepared directory has a link `lib` besides, which leads nowhere here.
+    listing = "cd /usr/local/nvidia && stat -c '%N %A %u %g %s' */* && cksum lib64/libcuda.so.1"
     found: dict[str, object] = {}
     for name, command in {
         "names": listing,
         "cache": "/sbin/ldconfig -p | grep -o '.*nvidia.*' | sort",
         "program": "command -v nvidia-smi; readlink /usr/bin/nvidia-smi",
         "nodes": "ls /dev | grep nvidia",
-        "rights": "cd /usr/local/nvidia && find . -type f -printf '%p %M %U %G %s\\n' | sort",
-        "links": "cd /usr/local/nvidia && find . -type l -printf '%p %l\\n' | sort",
-        "other links": "find /usr/bin /usr/lib /etc -lname '*nvidia*' -printf '%p %l\\n' | sort",
+        "other links": "ls -lR --time-style=+ /usr/bin /usr/lib /etc | grep -e '-> .*nvidia'",
         "loader": "cat /etc/ld.so.conf.d/*nvidia*; cat /etc/ld.so.conf",
         "variables": "env | grep -E '^(NVIDIA|CUDA|LD)' | sort",
     }.items():
         result = await container.exec(["/bin/sh", "-c", command])
-        assert result.code == 0, (name, result)
+        assert (result.code, result.stderr) == (0, ""), (name, result)
         found[name] = result.stdout
     for path in ("lib64/libcuda.so.1", "lib64/new.so", "bin/nvidia-smi"):
         found[path] = await container.probe("write", f"{DIRECTORY}/{path}")

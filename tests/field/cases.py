@@ -48,7 +48,7 @@ CASES: Final[dict[str, str]] = {
     "FC-036": "now; without an ldconfig on the host the hook reports that the cache is not made",
     "FC-037": "now",
     "FC-038": "now; GPU containers are refused for it, others are not",
-    "FC-039": "now; to make the file is a part of graphics extras",
+    "FC-039": "now; the file is not made up: which Vulkan it speaks is the driver's to say",
     "FC-040": "now",
     "FC-041": "now",
     "FC-042": "now",
