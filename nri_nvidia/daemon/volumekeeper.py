@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import time
 from collections.abc import Mapping
 
@@ -30,6 +31,9 @@ _SWEEP_SECONDS = 600.0
 _KNOWN = 16
 """Directories that are looked at before each container; each set of capabilities has one."""
 
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO."""
+
 Stamps = dict[str, placing.Stamp]
 Look = tuple[Stamps, dict[str, str]]
 """What was looked for, and what of that is as it was built."""
@@ -38,12 +42,13 @@ Look = tuple[Stamps, dict[str, str]]
 class VolumeKeeper:
     """Knows which directories are ready, and has wanted ones built.
 
-    `blind` is to be set while mounts of containers cannot be seen, so that none is taken away.
+    While it is `blind`, mounts of containers cannot be seen, so nothing that is whole is removed.
+    Who is registered with a runtime knows; before that only a process of the host's own does.
     """
 
     def __init__(self) -> None:
         self.problem: host.Problem | None = None
-        self.blind = False
+        self.blind = not _sees_all()
         self._volumes: volumes.Volumes | None = None
         self._place = "", ""
         self._looker = worker.Worker("volumes")
@@ -165,6 +170,13 @@ class VolumeKeeper:
         if problem != self.problem:
             logger.warning("containers get the driver's files one by one: %s", told)
         self.problem = problem
+
+
+def _sees_all() -> bool:
+    """Whether this process sees every other: it is in the kernel's first namespace of them."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115 - no path
+    return False
 
 
 def _look(kept: volumes.Volumes, stamps: Stamps) -> Look:

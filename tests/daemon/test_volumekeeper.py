@@ -3,6 +3,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +119,14 @@ async def test_another_directory(keeper, wanted, tmp_path):
     assert await built(keeper, wanted) == {"550-a": str(tmp_path / "w/550-a")}
     keeper.use("")
     assert await keeper.ready() == {}
+
+
+def test_in_a_namespace_of_its_own_it_is_blind():
+    """Before a runtime is known a daemon in a pod takes away nothing that a container may have."""
+    code = "from nri_nvidia.daemon import volumekeeper; print(volumekeeper.VolumeKeeper().blind)"
+    first = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    for prefix, blind in (([], not first), (["unshare", "--pid", "--fork", "--mount-proc"], True)):
+        done = subprocess.run(
+            [*prefix, sys.executable, "-c", code], check=True, capture_output=True, text=True
+        )
+        assert done.stdout == f"{blind}\n"
