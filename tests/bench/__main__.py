@@ -3,7 +3,8 @@
 
 Groups: creations (plain, GPU-less and GPU containers on real containerds, interleaved), parts
 (the same GPU container with pieces switched off), daemon (answers, start, memory, many at once),
-decision (its steps), hosts (scan and fingerprint), programs (the hook, Python, ldconfig).
+decision (its steps), hosts (scan and fingerprint), programs (the hook, Python, ldconfig),
+runtime (what nri-nvidia-runtime adds to a call of the real one).
 Times of a busy machine are of that machine; look at ratios and paired differences.
 """
 
@@ -17,9 +18,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import arms, creations, document, life, pieces, plot, processes, table, world
+from . import arms, creations, document, life, pieces, plot, processes, table, world, wrapped
 
-GROUPS = ("creations", "parts", "daemon", "decision", "hosts", "programs")
+GROUPS = ("creations", "parts", "daemon", "decision", "hosts", "programs", "runtime")
 
 
 def main() -> int:
@@ -84,6 +85,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             "decision": _decision,
             "hosts": _hosts,
             "programs": _programs,
+            "runtime": _runtime,
         }
         for name, step in steps.items():
             if name in chosen:
@@ -170,6 +172,12 @@ def _programs(place: Path, given: argparse.Namespace) -> dict[str, Any]:
     world.make_library(place)
     listed = processes.programs(place, place / "root")
     return document.of_times(processes.measure(listed, max(10, given.runs // 5)))
+
+
+def _runtime(place: Path, given: argparse.Namespace) -> dict[str, Any]:
+    world.make_host(place / "host")
+    with wrapped.programs(place, place / "host") as listed:
+        return document.of_times(processes.measure(listed, max(10, given.runs // 5)))
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,8 @@ import attrs
 
 from nri_nvidia.config import model as config_model
 
+from . import wrapped
+
 
 @attrs.frozen(kw_only=True)
 class Verdict:
@@ -35,6 +37,7 @@ def verdicts(document: dict[str, Any]) -> list[Verdict]:
         *_of_arms({arm["name"]: arm for arm in document.get("creations", [])}),
         *_of_daemon(document.get("daemon")),
         *_of_hosts(document.get("hosts", {})),
+        *_of_runtime(document.get("runtime", {})),
     ]
 
 
@@ -97,3 +100,17 @@ def _of_hosts(hosts: dict[str, Any]) -> Iterator[Verdict]:
     if "16 GPUs x 7 MIG" in hosts:
         value = hosts["16 GPUs x 7 MIG"]["scan"]["p50"]
         yield Verdict(what="16 GPUs x 7 MIG: scan", value=value, limit=150, unit="ms")
+
+
+def _of_runtime(times: dict[str, Any]) -> Iterator[Verdict]:
+    if not times:
+        return
+    limits = {wrapped.STATE: 2, wrapped.DELETE: 2, wrapped.NOTHING: 2, wrapped.GPUS: 15}
+    for name, limit in limits.items():
+        value = times[name]["p50"] - times[wrapped.DIRECT]["p50"]
+        yield Verdict(
+            what=f"nri-nvidia-runtime, {name}: over the real one",
+            value=value,
+            limit=limit,
+            unit="ms",
+        )

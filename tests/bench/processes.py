@@ -26,6 +26,7 @@ class Program:
     command: Sequence[str]
     stdin: Path = Path("/dev/null")
     prepare: Callable[[], None] = lambda: None
+    env: Mapping[str, str] = attrs.field(factory=dict)
 
 
 def measure(programs: Mapping[str, Program], runs: int, *, seed: int = 1) -> dict[str, list[int]]:
@@ -50,7 +51,8 @@ def _time(program: Program) -> int:
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]  # fmt: skip
     begun = time.perf_counter_ns()
-    pid = os.posix_spawn(program.command[0], program.command, _ENV, file_actions=actions)
+    env = {**_ENV, **program.env}
+    pid = os.posix_spawn(program.command[0], program.command, env, file_actions=actions)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     taken = time.perf_counter_ns() - begun
     if status:

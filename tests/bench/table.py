@@ -132,6 +132,7 @@ def _pieces(document: dict[str, Any]) -> Iterator[Sequence[str]]:
         "": {**document.get("daemon", {}).get("times", {}), **document.get("decision", {})},
         **{f"{name}: ": host for name, host in document.get("hosts", {}).items()},
         "process: ": document.get("programs", {}),
+        "nri-nvidia-runtime: ": document.get("runtime", {}),
     }
     for prefix, group in groups.items():
         for name, found in group.items():

@@ -8,7 +8,20 @@ import sys
 import pytest
 
 from . import __main__ as bench
-from . import arms, creations, figures, forks, instrumented, limits, plot, processes, table, world
+from . import (
+    arms,
+    creations,
+    document,
+    figures,
+    forks,
+    instrumented,
+    limits,
+    plot,
+    processes,
+    table,
+    world,
+    wrapped,
+)
 
 
 def test_quantiles_interpolate():
@@ -160,6 +173,19 @@ def test_programs_run_and_are_put_back(tmp_path_factory):
         small = {name: each for name, each in listed.items() if "many" not in name}
         times = processes.measure(small, 2)
     assert {len(found) for found in times.values()} == {2}
+
+
+def test_the_runtime_is_measured_as_it_works(tmp_path_factory):
+    """Each call ends well; the container that asks is given its GPUs, the other nothing."""
+    with world.temporary() as directory:
+        world.make_host(directory / "host")
+        with wrapped.programs(directory, directory / "host") as listed:
+            times = processes.measure(listed, 2)
+            given = (directory / "asking/config.json").read_text()
+            plain = (directory / "plain/config.json").read_text()
+    assert ("/dev/nvidia7" in given, "nvidia" in plain) == (True, False)
+    found = document.of_times(times)
+    assert len(limits.verdicts({"runtime": found})) == 4
 
 
 @pytest.mark.containerd
