@@ -14,7 +14,6 @@ from . import bundles, weakened
 from .weakened import both_ways, changed, several
 
 CONF = "etc/ld.so.conf.d/image.conf"
-NEW_CACHE = {"name": "ldcache", "ok": True, "message": ""}
 
 
 def test_a_fifo_is_not_waited_for(case, runtime):
@@ -83,7 +82,7 @@ def test_a_device_is_not_opened(case, runtime):
         os.mknod(ready.root / CONF, stat.S_IFCHR | 0o666, os.makedev(1, 9))  # never ends
         result = ready.run(runtime, ["/bin/quiet"], options=["--timeout", "1"])
         assert result.status == 0
-        outcome[name] = result.step("ldcache") == NEW_CACHE
+        outcome[name] = result.step("ldcache")["ok"]
     assert outcome == {"with": True, "without": False}
 
 
@@ -96,7 +95,7 @@ def test_a_file_of_any_size_is_not_read(case, runtime):
             file.truncate(1 << 40)
         result = ready.run(runtime, ["/bin/quiet"])
         assert result.status == 0
-        outcome[name] = result.step("ldcache") == NEW_CACHE
+        outcome[name] = result.step("ldcache")["ok"]
     assert outcome == {"with": True, "without": False}
 
 
