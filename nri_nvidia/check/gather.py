@@ -27,7 +27,13 @@ _CDI = ("/etc/cdi", "/var/run/cdi")
 _OCI_HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 _PLUGINS = "/opt/nri/plugins"
 _OWN_PLUGIN = re.compile(r"\d\d-nri-nvidia")
-_LDCONFIG = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/sbin/ldconfig")
+_LDCONFIG = (
+    "/sbin/ldconfig.real",
+    "/sbin/ldconfig",
+    "/usr/sbin/ldconfig",
+    "/run/current-system/sw/bin/ldconfig",
+    "/usr/local/glibc/sbin/ldconfig",
+)
 _HOST_PATH = re.compile(r'"?hostPath"?\s*:\s*["\']?(/[^"\',\s]+)')
 _VERSIONS_FILE = "/versions.json"
 _LIMIT = 5

@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SET_DUMPABLE = 4
+# Ubuntu's /sbin/ldconfig is a script that calls ldconfig.real; NixOS and Talos have none there.
+TOOLS = (
+    "/sbin/ldconfig.real",
+    "/sbin/ldconfig",
+    "/run/current-system/sw/bin/ldconfig",
+    "/usr/local/glibc/sbin/ldconfig",
+)
 UNIX, DATAGRAM, NOT_BLOCKING_CLOSE_ON_EXEC, NO_SIGNAL = 1, 2, 0o2004000, 0x4000
 GRACE = 2.0  # seconds beyond ldconfig's time for all else
 
@@ -200,9 +207,7 @@ def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
 
 def open_tool(path: str) -> int:
     """Open the host's ldconfig."""
-    if not path:  # Ubuntu's /sbin/ldconfig is a script that calls ldconfig.real
-        real = "/sbin/ldconfig.real"
-        path = real if kind_of(real) else "/sbin/ldconfig"
+    path = path or next(filter(kind_of, TOOLS), TOOLS[1])
     program = posix.open(path, READ)
     if kind_of(program) != REGULAR or posix.pread(program, 4, 0) != b"\x7fELF":
         raise Failure(f"{path} is not an ELF program; name the real one with --ldconfig")

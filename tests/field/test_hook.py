@@ -99,6 +99,22 @@ def test_the_hosts_ldconfig(ready, there, problem):
         assert set(bundles.cached(ready.root)) > NAMES
 
 
+ELSEWHERE = {"NixOS": ("/run", "current-system/sw/bin"), "Talos": ("/usr/local", "glibc/sbin")}
+
+
+@pytest.mark.parametrize(("cover", "directory"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_an_ldconfig_in_another_place(ready, cover, directory):
+    """FC-027, FC-028: with none in /sbin, that of NixOS or of Talos is found where those have it."""
+    (ready.place / "sbin").mkdir()
+    programs = ready.place / "over" / directory
+    programs.mkdir(parents=True)
+    shutil.copy("/sbin/ldconfig", programs / "ldconfig")
+    script = f'mount --bind "$0/sbin" /sbin && mount --bind "$0/over" {cover} && exec "$@"'
+    result = ready.direct(prefix=[*bundles.PRIVATE, script, str(ready.place)])
+    assert result.status == 0
+    assert set(bundles.cached(ready.root)) > NAMES
+
+
 ENDS = {"illegal instruction": "__builtin_trap();", "bad address": "*(volatile int *)16 = 0;"}
 
 
