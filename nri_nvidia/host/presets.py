@@ -27,7 +27,8 @@ _MULTIARCH = tuple(f"/usr/lib/{triplet}" for triplet in catalog.TRIPLETS)
 class Preset:
     """A kind of host.
 
-    `libraries` are directories below the driver root; `{version}` stands for the driver's. `ids`
+    `libraries` are directories below the driver root; `{version}` stands for the driver's, `*` at
+    the end for each directory there (Debian's flavours, `current` first). `ids`
     are the names of distributions in os-release (ID, then ID_LIKE) that are of this kind.
     """
 
@@ -56,7 +57,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="debian",
             title="Debian",
-            libraries=(*(f"{place}/nvidia/current" for place in _MULTIARCH), *_MULTIARCH),
+            libraries=(*(f"{place}/nvidia/*" for place in _MULTIARCH), *_MULTIARCH),
             ids=("debian",),
         ),
         Preset(name="ubuntu", title="Ubuntu", libraries=_MULTIARCH, ids=("ubuntu",)),
@@ -139,9 +140,19 @@ def settle(options: Options) -> tuple[Options, Choice]:
     paths = options.library_search_paths
     if choice.configured and not paths:
         version = proc.module_version(options.system) or "current"
-        paths = tuple(place.format(version=version) for place in preset.libraries)
+        places = (place.format(version=version) for place in preset.libraries)
+        root = options.at(driver_root)
+        paths = tuple(path for place in places for path in _expanded(root, place))
     settled = attrs.evolve(options, driver_root=driver_root, library_search_paths=paths)
     return attrs.evolve(settled, dev_root=options.dev_root or _dev_root(settled)), choice
+
+
+def _expanded(root: Root, place: str) -> tuple[str, ...]:
+    parent, star, _rest = place.partition("/*")
+    if not star:
+        return (place,)
+    names = sorted(root.entries(parent), key=lambda name: (name != "current", name))
+    return tuple(f"{parent}/{name}" for name in names if "." not in name)
 
 
 def _dev_root(options: Options) -> str:

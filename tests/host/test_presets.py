@@ -161,6 +161,17 @@ def test_a_named_preset_looks_in_its_own_places_alone(tree, plan, tmp_path):
         assert sources == {f"{place}/libcuda.so.{V}", f"{place}/libnvidia-ml.so.{V}"}
 
 
+@pytest.mark.parametrize("flavour", ["current", "tesla-535", "legacy-470xx"])
+def test_a_named_preset_knows_every_flavour(tree, flavour):
+    """host.preset = "debian" finds the loaded version in whichever flavour's directory it is."""
+    place = "/usr/lib/x86_64-linux-gnu/nvidia"
+    tree.module(V)
+    tree.leading(f"{place}/{flavour}", V)
+    tree.leading(f"{place}/other", "535.183.01")
+    found = scan.scan(attrs.evolve(tree.recorded(), preset="debian"))
+    assert found.files[0].source == f"{place}/{flavour}/libcuda.so.{V}"
+
+
 def test_a_preset_that_is_none_is_refused(tmp_path, capsys):
     """The message lists the presets that there are."""
     (tmp_path / "c.toml").write_text('host.preset = "gentoo"\n')
