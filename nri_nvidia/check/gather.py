@@ -67,6 +67,7 @@ def gather(where: Where) -> model.Facts:
     )
     inventory, error = _inventory(where.options)
     processes = tuple(_processes(root))
+    plugins = _plugins(root, str(runtime.nri.get("plugin_path") or _PLUGINS))
     return model.Facts(
         recorded=root.recorded,
         uid=None if root.recorded else os.geteuid(),
@@ -75,8 +76,8 @@ def gather(where: Where) -> model.Facts:
         versions=versions,
         listener=_listener(root, where.settings.nri.socket),
         processes=processes,
-        own_plugins=tuple(path for path in _plugins(root) if _OWN_PLUGIN.search(path)),
-        others=_others(root),
+        own_plugins=tuple(path for path in plugins if _OWN_PLUGIN.search(path)),
+        others=_others(root, plugins),
         inventory=inventory,
         inventory_error=error,
         char_links=tuple(_char_links(root, inventory)) if inventory else (),
@@ -205,21 +206,25 @@ def _confined(root: roots.Root, pid: str) -> str:
     return label.removesuffix(" (enforce)") if label.endswith(" (enforce)") else ""
 
 
-def _plugins(root: roots.Root) -> list[str]:
-    return [f"{_PLUGINS}/{name}" for name in root.entries(_PLUGINS)]
+def _plugins(root: roots.Root, directory: str) -> list[str]:
+    return [f"{directory}/{name}" for name in root.entries(directory)]
 
 
-def _others(root: roots.Root) -> model.Others:
+def _others(root: roots.Root, plugins: list[str]) -> model.Others:
     hooks = [
         f"{directory}/{name}"
         for directory in _OCI_HOOKS
         for name in root.entries(directory)
         if name.endswith(".json") and "nvidia" in (root.text(f"{directory}/{name}") or "")
     ]
-    plugins = [p for p in _plugins(root) if "nvidia" in p and not _OWN_PLUGIN.search(p)]
+    others = [
+        path
+        for path in plugins
+        if "nvidia" in posixpath.basename(path) and not _OWN_PLUGIN.search(path)
+    ]
     return model.Others(
         hooks=tuple(hooks),
-        plugins=tuple(plugins),
+        plugins=tuple(others),
         cdi=tuple(_cdi(root)),
         docker_default=_docker_default(root),
     )

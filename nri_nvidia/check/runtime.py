@@ -112,6 +112,8 @@ def _off_by_default(facts: Facts) -> bool:
     version = facts.versions.containerd
     if version:
         return major(version) < 2
+    if facts.listener is Listener.LISTENING:
+        return False  # a newer containerd reads the older form as well
     return 0 < facts.runtime.version < 3
 
 

@@ -167,6 +167,13 @@ FAULTS = {
     "stale-driver": (lambda node: node.container(300, "535.161.07"), "error"),
     "library-path-shadows-driver": (shadow, "error"),
     "other-nri-plugin": (write("opt/nri/plugins/10-nvidia-toolkit", ""), "warning"),
+    "other-nri-plugin, in a directory of its own": (
+        both(
+            replace("disable = false", 'plugin_path = "/opt/plugins"'),
+            write("opt/plugins/10-nvidia-toolkit", ""),
+        ),
+        "warning",
+    ),
     "other-hook": (
         write("usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", '{"path": "nvidia"}'), "warning",
     ),
@@ -247,6 +254,13 @@ def test_snippet_is_of_the_files_version(node, capsys):
         _, found = node.findings(capsys)
         node.write("etc/containerd/config.toml", f"version = {version}\n{found[0]['detail']}\n")
         assert node.findings(capsys) == (0, [])
+
+
+def test_older_form_of_configuration_of_a_newer_containerd(node, capsys):
+    """Where containerd's version is not known and somebody listens, NRI is on."""
+    node.write("versions.json", "{}")
+    node.write("etc/containerd/config.toml", "version = 2\n")
+    assert node.findings(capsys) == (0, [])
 
 
 def test_names_steer_no_terminal(node, capsys):
