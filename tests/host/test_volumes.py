@@ -430,3 +430,13 @@ def test_a_file_system_without_labels(driver, labelled, mounted, monkeypatch):
     with pytest.raises(errors.HostError, match="Operation not supported"):
         volumes.Volumes(str(place), labelled).build("550-a", files(driver), LINKS)
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755])
+def test_a_program_with_others_rights_is_not_linked(driver, tmp_path, mode):
+    """It is copied without them: a link would outlive the upgrade that mends the program."""
+    (driver / "real-smi").chmod(mode)
+    built = volumes.Volumes(str(tmp_path / "v")).build("550-a", files(driver), LINKS)
+    assert built.ways == {"link", "copy"}
+    assert (tmp_path / "v/550-a/bin/nvidia-smi").stat().st_mode & 0o7777 == 0o755
+    assert (driver / "real-smi").stat().st_nlink == 1
