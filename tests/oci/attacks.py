@@ -117,6 +117,15 @@ ATTACKS = {
     "CVE-2024-0132: CUDA's compatibility libraries": Proof(
         "test_defences.test_cve_2024_0132_compatibility_libraries_that_lead_out"
     ),
+    "CVE-2024-0132: a newer CUDA driver in the image": Proof(
+        "test_steps_inside.test_cve_2024_0132_a_compatibility_library_that_is_the_hosts"
+    ),
+    "CVE-2024-0134: modules of the driver": Proof(
+        "test_steps_inside.test_cve_2024_0134_a_module_by_a_link"
+    ),
+    "CVE-2025-23267: an application profile": Proof(
+        "test_steps_inside.test_cve_2025_23267_a_profile_by_a_link"
+    ),
     "CVE-2024-0133": Proof("test_defences.test_cve_2024_0133_no_file_is_made_on_the_host"),
     "CVE-2024-0134": Proof("test_defences.test_cve_2024_0134_links_by_proc"),
     "CVE-2024-0136": Proof(
