@@ -51,7 +51,7 @@ def test_process_without_a_free_descriptor(node):
     assert len(looks) == 2
     assert all(look.startswith("host-scan-failed") for look in looks)
     assert all("Too many open files" in look for look in looks)
-    assert nvml == "the NVML process cannot be started: Too many open files"
+    assert nvml == "the NVML process cannot be run: Too many open files"
 
 
 def upgraded(tree, version):
