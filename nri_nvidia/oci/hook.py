@@ -205,6 +205,14 @@ def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
     return sorted(places)
 
 
+def find_procfs(config: dict[str, object]) -> tuple[str, list[str]]:
+    """Give the label of the container's mounts, and what the engine hides of /proc and /sys."""
+    linux = config.get("linux")
+    section = linux if isinstance(linux, dict) else {}
+    label, masked = section.get("mountLabel"), section.get("maskedPaths")
+    return label if isinstance(label, str) else "", masked if isinstance(masked, list) else []
+
+
 def open_tool(path: str) -> int:
     """Open the host's ldconfig."""
     path = path or next(filter(kind_of, TOOLS), TOOLS[1])
@@ -265,7 +273,7 @@ def supervise(
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # crun's hooks have all signals blocked
     _signal.setitimer(_signal.ITIMER_REAL, seconds + GRACE)
     try:
-        work(given, (path, places), (tool, problem), steps)
+        work(given, (path, places), (tool, problem), steps, config)
     except OutOfTime:
         raise Failure(f"not done after {seconds + GRACE:g} s") from None
     finally:
@@ -293,12 +301,13 @@ def work(
     root: tuple[str, list[str]],
     tool: tuple[int, str],
     steps: list[dict[str, object]],
+    config: dict[str, object],
 ) -> None:
     """Do the steps in the view of a root, and add the outcome of each."""
     posix.umask(0o022)
     library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
     if "proc" not in given["--skip"]:
-        steps.append(step("proc", cover, root[0], given["--show"][1:]))
+        steps.append(step("proc", cover, root[0], given["--show"][1:], *find_procfs(config)))
     steps.append(step("view", enter, *root))
     if not steps[-1]["ok"]:
         return

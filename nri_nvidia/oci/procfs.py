@@ -40,8 +40,12 @@ NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | po
 OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
-def cover(path: str, shown: list[str]) -> str:
+def cover(path: str, shown: list[str], label: str, masked: list[str]) -> str:
     """Cover a root's /proc/driver/nvidia but for some entries; give why there is nothing to do.
+
+    `label` is SELinux's for the container's mounts, `masked` what its engine hides. An engine that
+    hides nothing of /proc (privileged, procMount Unmasked) has a container that may hold others:
+    the kernel lets no user namespace mount a procfs where the one it sees is covered anywhere.
 
     What another hook of ours has left uncovered stays so: a container of several CDI devices has
     one for each. Raises OSError, and then nothing is covered, or Failure for what is not there.
@@ -51,6 +55,8 @@ def cover(path: str, shown: list[str]) -> str:
         proc, driver = descend(root, "proc"), descend(root, DRIVER)
     except OSError:
         return "this container's /proc has no driver/nvidia"
+    if not masked:
+        return "this container is to see all of /proc"
     mounts = read_mounts()
     if Mount(mounts[mount_id(proc)]).kind != b"proc":
         return "this container's /proc is not the kernel's"
@@ -65,7 +71,7 @@ def cover(path: str, shown: list[str]) -> str:
         names = [name.decode() for name in posix.listdir(name_of(driver))]
         shown = [name for name in names if name not in TEXTS]
     found = dict(open_entry(driver, name) for name in shown)
-    call("mount", b"none", name_of(driver), b"tmpfs", NO_SUID_DEV_EXEC, COVER_OPTIONS)
+    mount_memory(driver, label)
     top = descend(root, DRIVER)
     try:
         for name, text in texts.items():
@@ -81,6 +87,17 @@ def cover(path: str, shown: list[str]) -> str:
     if missing:
         raise Failure(f"/{DRIVER} has no {', '.join(missing)}")
     return ""
+
+
+def mount_memory(place: int, label: str) -> None:
+    """Mount a small file system in memory, with SELinux's label where the kernel knows it."""
+    kind, flags = b"tmpfs", NO_SUID_DEV_EXEC
+    if label:
+        named = COVER_OPTIONS + b',context="' + label.encode() + b'"'
+        with Suppressed(OSError):  # a kernel without SELinux
+            call("mount", b"none", name_of(place), kind, flags, named)
+            return
+    call("mount", b"none", name_of(place), kind, flags, COVER_OPTIONS)
 
 
 def mounted_below(directory: int, around: bytes, path: str) -> list[str]:

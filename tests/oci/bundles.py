@@ -179,7 +179,9 @@ def config(root: str, args: list[str], mounts: list[dict], hook: list[str]) -> d
         "process": {"user": {"uid": 0, "gid": 0}, "args": args, "cwd": "/", "env": ["PATH=/bin"]},
         "root": {"path": root},
         "mounts": [proc, *mounts],
-        "linux": {"namespaces": [{"type": each} for each in NAMESPACES]},
+        "linux": {
+            "namespaces": [{"type": each} for each in NAMESPACES], "maskedPaths": ["/proc/kcore"],
+        },
         "hooks": {
             "createContainer": [
                 {"path": hook[0], "args": hook, "env": ["LC_ALL=C"], "timeout": 20}

@@ -7,6 +7,7 @@ This machine's kernel may have no NVIDIA driver. A directory in memory on the co
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,7 @@ walk() { for each in "$1"/*; do if [ -d "$each" ]; then walk "$each"; else echo 
 show() { while read -r line; do echo "$line"; done < "$1"; }
 cd /proc/driver/nvidia
 """
+MASKED = {"root": {"path": "rootfs"}, "linux": {"maskedPaths": ["/proc/kcore"]}}
 LOOK = "walk .; show params; show version"
 
 
@@ -135,6 +137,42 @@ def test_an_entry_that_is_not_there(seen, runtime):
     assert result.output.split() == ["./gpus/0000:07:00.0/information", "./params", "./version"]
 
 
+def test_a_container_that_may_hold_others(seen, runtime):
+    """Where the engine hides nothing of /proc, a user namespace inside can mount one of its own."""
+
+    def unmask(document):
+        del document["linux"]["maskedPaths"]
+
+    result = seen(runtime, *shows("gpus/0000:07:00.0"), change=unmask)
+    assert result.step("proc")["message"] == "this container is to see all of /proc"
+    assert "ModifyDeviceFiles: 1" in result.output
+    assert all(f"./gpus/{gpu}/information" in result.output for gpu in GPUS)
+
+
+ALONE = """
+mount -n -t proc proc "$0/proc"
+{script}
+"$@" || exit
+{look}
+"""
+
+
+@pytest.mark.parametrize("label", ["", "system_u:object_r:container_file_t:s0:c1,c2"])
+def test_the_label_of_the_containers_mounts(case, label):
+    """The cover takes the container's label where the kernel has SELinux, and is there in any case."""
+    case.make("debian").put_driver_in_root()
+    script = SCRIPT.format(params=shlex.quote(PARAMS), gpus=" ".join(GPUS))
+    look = 'cd /; cat "$0/proc/driver/nvidia/params"; grep driver/nvidia /proc/self/mountinfo >&2'
+    text = ALONE.format(script=script.replace("$1", "$0"), look=look)
+    prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", text, str(case.root)]
+    document = {**MASKED, "linux": {**MASKED["linux"], "mountLabel": label}}
+    result = case.direct(*shows("gpus/0000:07:00.0"), prefix=prefix, document=document)
+    assert result.step("proc") == {"name": "proc", "ok": True, "message": ""}
+    assert "ModifyDeviceFiles: 0" in result.output
+    labelled = Path("/sys/fs/selinux/enforce").exists() and bool(label)
+    assert (f'context="{label}"' in result.errors) is labelled
+
+
 def test_a_step_that_is_left_out(seen, runtime):
     """With the step skipped the container sees all that the kernel shows."""
     result = seen(runtime, *shows("gpus/0000:07:00.0"), "--skip", "proc")
@@ -197,7 +235,7 @@ def test_an_image_cannot_lead_it_elsewhere(case, where):
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(outside)
     before = bundles.snapshot(outside)
-    result = case.direct("--show", ".")
+    result = case.direct("--show", ".", document=MASKED)
     assert result.step("proc")["ok"]
     assert result.step("proc")["message"]
     assert bundles.snapshot(outside) == before
@@ -208,7 +246,7 @@ def test_a_directory_of_the_image_is_no_procfs(case):
     case.make("debian").put_driver_in_root()
     (case.root / "proc/driver/nvidia").mkdir(parents=True)
     (case.root / "proc/driver/nvidia/params").write_text(PARAMS)
-    result = case.direct("--show", ".")
+    result = case.direct("--show", ".", document=MASKED)
     assert result.step("proc")["message"] == "this container's /proc is not the kernel's"
     assert (case.root / "proc/driver/nvidia/params").read_text() == PARAMS
 
