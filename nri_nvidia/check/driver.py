@@ -15,6 +15,7 @@ _ERRORS = frozenset(
         "device-node-missing",
         "driver-incomplete",
         "driver-libraries-missing",
+        "driver-library-damaged",
         "driver-not-loaded",
         "driver-version-mismatch",
         "hook-interpreter-unfit",

@@ -26,3 +26,15 @@ def test_every_code_is_in_the_readme():
     }
     assert ours <= told
     assert told <= known
+
+
+def test_every_code_has_a_test():
+    """Each finding of ours is made to occur by some test."""
+    ours = {
+        code
+        for path in (ROOT / "nri_nvidia/check").glob("*.py")
+        for code in re.findall(r'code="([a-z0-9-]+)"', path.read_text("utf-8"))
+    }
+    tests = [*(ROOT / "tests/check").glob("*.py"), ROOT / "tests/field/test_doctor.py"]
+    text = "".join(path.read_text("utf-8") for path in tests)
+    assert {code for code in ours if f'"{code}' not in text} == set()

@@ -107,6 +107,50 @@ def node_gone(node):
     node.write("settings.toml", "[host]\ncreate_device_nodes = false\n")
 
 
+def nvml(change):
+    """Change what NVML says."""
+
+    def do(node):
+        path = node.path("nvml.json")
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    return do
+
+
+def swapped(document):
+    first, second = document["gpus"]
+    first["index"], second["index"] = second["index"], first["index"]
+
+
+def silent(document):
+    document["gpus"] = document["gpus"][:1]
+    document["errors"] = ["GPU 1: Unknown Error"]
+
+
+def libraries(node, name="lib*.so*"):
+    """Give the driver's libraries in the tree."""
+    return [path for path in node.path("usr/lib").rglob(name) if not path.is_dir()]
+
+
+def no_libraries(node):
+    for path in libraries(node):
+        path.unlink()
+
+
+def damaged(node):
+    for path in libraries(node, "libcuda.so.*"):
+        if not path.is_symlink():
+            path.write_bytes(b"")
+
+
+def second_copy(node):
+    for path in libraries(node, "libnvidia-ml.so.550*"):
+        copy = path.with_name("libnvidia-ml.so.535.54.03")
+        copy.write_bytes(path.read_bytes())
+
+
 OLD_RUNC = {"containerd": "2.1.9", "runc": "1.1.5+ds1", "systemd": "252"}
 KUBELET = write("var/lib/kubelet/config.yaml", "")
 NVIDIA_RUNTIME = """
@@ -155,6 +199,11 @@ FAULTS = {
     "ldconfig-missing": (remove("usr/sbin/ldconfig"), "warning"),
     "driver-not-loaded": (module_gone, "error"),
     "driver-version-mismatch": (both(kernel_module_version("570.10.01"), remove("nvml.json")), "error"),
+    "driver-libraries-missing": (no_libraries, "error"),
+    "driver-library-damaged": (damaged, "error"),
+    "driver-second-copy": (second_copy, "warning"),
+    "gpu-order-mismatch": (nvml(swapped), "warning"),
+    "gpu-not-answering": (nvml(silent), "warning"),
     "kernel-module-not-loaded": (no_uvm, "error"),
     "device-node-missing": (node_gone, "error"),
     "dev-char-link-missing": (both(remove("dev/char/195:0"), versions(**OLD_RUNC)), "error"),
