@@ -53,7 +53,7 @@ class Decider(Protocol):
 class Holders(Protocol):
     """What keeps who holds something."""
 
-    def hold(self, container_id: str, pid: int, *, stays: bool) -> None:
+    def hold(self, container_id: str, pid: int, *, stays: bool, cgroup: str) -> None:
         """Note that a container came from this process, and have it forgotten in time."""
 
 
@@ -167,7 +167,9 @@ class RuntimeDoor:
         container = _container(question, caller)
         edits = await self._decide(container)
         if edits:
-            self._holders.hold(container.id, caller.pid, stays=question["stays"] is True)
+            stays = question["stays"] is True
+            cgroup = _cgroup(question["spec"]) if caller.uid == 0 else ""
+            self._holders.hold(container.id, caller.pid, stays=stays, cgroup=cgroup)
         return {"patch": render.document(edits) if edits else {}}
 
     async def _decide(self, container: containers.Container) -> edits_model.ContainerEdits:
@@ -237,6 +239,13 @@ def _container(question: dict[str, Any], caller: Caller) -> containers.Container
         privileged=shown.privileged and mine,
         user_namespace=shown.user_namespace or question["nested"] is True or not mine,
     )
+
+
+def _cgroup(spec: dict[str, Any]) -> str:
+    """Give the container's cgroup as its spec names it; a user's word is not looked after."""
+    linux = spec.get("linux")
+    path = linux.get("cgroupsPath") if isinstance(linux, dict) else None
+    return path if isinstance(path, str) else ""
 
 
 def _caller(channel: Any) -> Caller:

@@ -4,7 +4,9 @@
 No runtime tells that here, so a process is watched that ends with the container: the one that
 started the caller (containerd's shim, conmon), or the caller itself where it stays (`runc run`).
 That needs neither the runtime's state nor its namespaces, and holds for a creation that fails
-later. The process is kept with the record of the decision, for a daemon to come.
+later. Such a process may outlive the container, as a pod's shim does; so whoever asks who holds
+what has the containers' cgroups looked at, too. Both are kept with the record of the decision, for
+a daemon to come.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.daemon import adoption, ledger, recorder, records
+from nri_nvidia.daemon import adoption, cgroups, ledger, recorder, records
 from nri_nvidia.host import model as host
 from nri_nvidia.request import container as containers
 
@@ -26,7 +28,9 @@ logger = logging.getLogger(__name__)
 _MOST_OF_USERS = 256
 """Containers of other users than root that are shown: each has a descriptor here."""
 _KEY = "watched"
-"""The member of a record that names the process."""
+"""The member of a record that names the process and the cgroup."""
+_MADE = (0.2, 2.0)
+"""Seconds after which a runtime has made the cgroup: mostly, and on a busy node."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,10 +54,14 @@ class Holders:
         self._kept = kept
         self._on_end = on_end
         self._watched: dict[str, int] = {}
+        self._cgroups: dict[str, str] = {}
         self._ends: set[asyncio.Task[None]] = set()
 
-    def hold(self, container_id: str, pid: int, *, stays: bool) -> None:
-        """Note that a container came from this process, and have it forgotten in time."""
+    def hold(self, container_id: str, pid: int, *, stays: bool, cgroup: str) -> None:
+        """Note that a container came from this process, and have it forgotten in time.
+
+        `cgroup` is that of its config.json, empty if it is not to be looked at.
+        """
         self._unwatch(container_id)
         if not self._books.came_by(container_id, "runtime"):
             return
@@ -63,7 +71,15 @@ class Holders:
         # The first process outlives all: a container that it started is shown until the next one
         # of its name.
         if found and found.pid > 1 and self._watch(container_id, found):
-            self._kept.noted(container_id, {_KEY: attrs.asdict(found)})
+            self._kept.noted(container_id, {_KEY: {**attrs.asdict(found), "cgroup": cgroup}})
+        for delay in _MADE if cgroup else ():
+            asyncio.get_running_loop().call_later(delay, self._expect, container_id, cgroup)
+
+    def look(self) -> None:
+        """Forget the containers whose cgroups were there and are not any more."""
+        for container_id, cgroup in list(self._cgroups.items()):
+            if not cgroups.exists(cgroup):
+                self._ended(container_id)
 
     def _make_room(self) -> None:
         """Forget users' oldest containers where there are too many, which end none of them."""
@@ -85,6 +101,7 @@ class Holders:
             if known and process(known.pid) == known and self._watch(container_id, known):
                 self._books.adopt(adoption.entry(_container(record), host.Inventory(), record))
                 self._books.came_by(container_id, "runtime")
+                self._expect(container_id, str(record[_KEY].get("cgroup") or ""))
             else:
                 await self._on_end(container_id)
         self._make_room()
@@ -102,7 +119,13 @@ class Holders:
             return True
         return False
 
+    def _expect(self, container_id: str, cgroup: str) -> None:
+        """Take the end of a cgroup for the container's, if this one can be seen from here."""
+        if container_id in self._books.entries and cgroups.exists(cgroup):
+            self._cgroups[container_id] = cgroup
+
     def _unwatch(self, container_id: str) -> None:
+        self._cgroups.pop(container_id, None)
         watched = self._watched.pop(container_id, None)
         if watched is not None:
             asyncio.get_running_loop().remove_reader(watched)
@@ -142,7 +165,7 @@ def _left(store: records.Store) -> dict[str, dict[str, Any]]:
         for key, known in store.known.items()
         if known.live and ledger.is_unknown_to_nri(key)
     }
-    return {key: record for key, record in found.items() if record}
+    return {key: rec for key, rec in found.items() if rec and rec["decision"] == "inject"}
 
 
 def _process(value: Any) -> Process | None:

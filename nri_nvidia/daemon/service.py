@@ -16,7 +16,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 from grpclib import server
@@ -172,6 +172,12 @@ class Service:
             loop.add_signal_handler(number, end)
         loop.add_signal_handler(signal.SIGHUP, reload)
 
+    async def _status(self) -> dict[str, Any]:
+        self._holders.look()
+        return await statusview.document(
+            self._decider, self._watch, self._started, self._cdi.problem
+        )
+
     async def _serve_nri(self, wanted: session.Settings) -> None:
         """Be the runtime's plugin for ever, or, with NRI switched off, just there."""
         if self._config.nri.enabled or wanted.descriptor is not None:
@@ -190,9 +196,7 @@ class Service:
         self._opened = True
         path = pathlib.Path(self._config.control.socket)
         answers = control.Control(
-            lambda: statusview.document(
-                self._decider, self._watch, self._started, self._cdi.problem
-            ),
+            self._status,
             lambda query: explanation.document(self._decider, self._watch, query),
         )
         try:

@@ -27,7 +27,7 @@ PATIENCE = 10.0  # seconds for the daemon's answer
 HOOK = "nri-nvidia-hook"
 STAND_IN, FRONT = "nvidia-container-runtime-hook", "nri-nvidia-runtime"
 SENT = ("annotations", "hooks", "mounts")
-SENT_OF = {"process": ("env", "capabilities"), "linux": ("devices", "namespaces")}
+SENT_OF = {"process": ("env", "capabilities"), "linux": ("cgroupsPath", "devices", "namespaces")}
 WHOLE = b"0 0 4294967295"  # the uid_map of the host's own users
 START = "start it: systemctl start nri-nvidia, or nri-nvidia run"
 

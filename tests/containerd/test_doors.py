@@ -116,3 +116,6 @@ async def test_cri_by_the_runtime_alone(fresh, gpu_host, tmp_path, programs):
             assert "nvidia2" in (await doors.facts(container))["nodes"]
             (entry,) = daemon.status()["containers"]
             assert (entry["name"], entry["namespace"]) == ("container-1", "default")
+            # Its shim is the pod's and goes on.
+            await container.remove()
+            daemon.until(lambda: not daemon.status()["containers"], "the container's end")

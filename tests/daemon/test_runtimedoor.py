@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.daemon import ledger, recorder, records, runtimedoor, runtimeholders
+from nri_nvidia.daemon import cgroups, ledger, recorder, records, runtimedoor, runtimeholders
 from nri_nvidia.edits import model
 
 EDITS = model.ContainerEdits(
@@ -325,3 +325,22 @@ async def test_a_users_question_is_to_be_short():
             assert "more than 262144" in answer["message"]
         async with asking(door, {**long, "id": "y"}) as (answer, _):
             assert answer["patch"]
+
+
+async def test_the_end_of_a_cgroup_is_seen_when_somebody_asks(monkeypatch):
+    """A pod's shim outlives the pod's containers; what was never seen from here says nothing."""
+    there = {"/pods/a"}
+    monkeypatch.setattr(cgroups, "exists", lambda path: path in there)
+    monkeypatch.setattr(runtimeholders, "_MADE", (0,))
+    async with opened() as (door, decider):
+        for name, uid in (("a", 0), ("b", 0), ("c", 1234)):
+            spec = {**SPEC, "linux": {"cgroupsPath": "/pods/a" if uid else f"/pods/{name}"}}
+            async with asking(door, {**QUESTION, "id": name, "spec": spec}, uid=uid):
+                pass
+        door._holders.look()
+        await asyncio.sleep(0)
+        assert decider.held == ["a/runtime", "b/runtime", "c/1234"]
+        there.clear()
+        door._holders.look()
+        assert await decider.stopped.get() == "a/runtime"
+        assert decider.held == ["b/runtime", "c/1234"]

@@ -23,7 +23,10 @@ SPEC = {
     },
     "root": {"path": "rootfs"},
     "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
-    "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+    "linux": {
+        "cgroupsPath": "/a/b",
+        "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+    },
     "unknown": "Sch\u00f6n",
 }
 PATCH = {
@@ -146,7 +149,11 @@ def test_the_edits_are_made_and_the_runtime_started(place, interpreter):
     assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o640, 0, 1234)
     assert os.listdir(place / "bundle") == ["config.json"]
     (question,) = asked
-    shown = {"process": {"env": SPEC["process"]["env"]}, "mounts": SPEC["mounts"], "linux": {}}
+    shown = {
+        "process": {"env": SPEC["process"]["env"]},
+        "mounts": SPEC["mounts"],
+        "linux": {"cgroupsPath": "/a/b"},
+    }
     assert question == {
         "protocol": 1,
         "id": "the-id",
