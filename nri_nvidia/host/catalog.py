@@ -222,6 +222,9 @@ LIBRARY_DIRECTORIES = (
     "/run/opengl-driver-32/lib",
     "/home/kubernetes/bin/nvidia/lib64",  # Container-Optimized OS
     "/var/lib/nvidia/lib64",
+    "/opt/nvidia/current/usr/lib64",  # Flatcar, whatever it calls the tree of a version
+    "/opt/nvidia/current/usr/lib",
+    "/opt/nvidia/current/lib64",
 )
 
 # Flatcar and others keep one tree a version.
@@ -245,6 +248,8 @@ BINARY_DIRECTORIES = (
     "/run/current-system/sw/bin",
     "/usr/local/glibc/usr/bin",
     "/usr/libexec/nvidia/tesla/bin",
+    "/opt/nvidia/current/usr/bin",
+    "/opt/nvidia/current/bin",
     "/opt/bin",
 )
 VERSIONED_BINARY_DIRECTORIES = ("/opt/nvidia/{version}/usr/bin", "/opt/nvidia/{version}/bin")

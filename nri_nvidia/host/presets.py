@@ -136,7 +136,9 @@ def settle(options: Options) -> tuple[Options, Choice]:
     """
     choice = choose(options)
     preset = choice.preset
-    driver_root = options.driver_root or options.below(preset.driver_root)
+    # Where the host has the driver itself, the operator's directory may be a link to the root.
+    own = options.system.resolve(preset.driver_root) or preset.driver_root
+    driver_root = options.driver_root or options.below(own)
     paths = options.library_search_paths
     if choice.configured and not paths:
         version = proc.module_version(options.system) or "current"

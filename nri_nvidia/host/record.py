@@ -161,7 +161,11 @@ class _Writer:
             inner = self._inner(link)
             if inner not in self.links:
                 self._parent(inner)
-                os.symlink(os.readlink(link), f"{self._top}{inner}")  # noqa: PTH115, PTH211
+                target = os.readlink(link)  # noqa: PTH115 - a name, not a Path
+                try:
+                    os.symlink(target, f"{self._top}{inner}")  # noqa: PTH211
+                except FileExistsError:
+                    raise _changed(inner) from None
                 self.links.add(inner)
         return end
 
@@ -219,12 +223,16 @@ class _Writer:
     def _mkdir(self, inner: str) -> None:
         place = pathlib.Path(f"{self._top}{inner}")
         if place.is_symlink():
-            raise HostError(
-                f"{inner} changed while the host was recorded",
-                hint="remove the directory and try again",
-                code="host-not-recordable",
-            )
+            raise _changed(inner)
         place.mkdir(mode=0o755, exist_ok=True)
+
+
+def _changed(inner: str) -> HostError:
+    return HostError(
+        f"{inner} changed while the host was recorded",
+        hint="remove the directory and try again",
+        code="host-not-recordable",
+    )
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -108,6 +108,19 @@ def test_program_that_cannot_be_run_is_none(tree):
     assert [f for f in tree.scan().files if f.kind is FileKind.BINARY] == []
 
 
+def test_the_current_tree_of_flatcar(tree):
+    """A tree that is not called like its version is found by the link to it."""
+    tree.module(V)
+    tree.leading("/opt/nvidia/nvidia-lts/usr/lib64", V)
+    tree.put("/opt/nvidia/nvidia-lts/usr/bin/nvidia-smi", b"#!", 0o755)
+    tree.link("/opt/nvidia/current", "nvidia-lts")
+    inventory = tree.scan()
+    assert cuda(inventory) == f"/opt/nvidia/nvidia-lts/usr/lib64/libcuda.so.{V}"
+    assert [f.source for f in inventory.files if f.kind is FileKind.BINARY] == [
+        "/opt/nvidia/nvidia-lts/usr/bin/nvidia-smi"
+    ]
+
+
 def test_versioned_tree_is_chosen_by_the_module(tree):
     """Of two trees below /opt/nvidia the loaded version's is used."""
     tree.module(V)

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from nri_nvidia import cli
-from nri_nvidia.host import cache, presets, scan
+from nri_nvidia.host import cache, presets, record, scan
 from nri_nvidia.host.options import Options
 from tests import inventories
 from tests.field import harness
@@ -228,6 +228,19 @@ def test_absolute_links_of_a_driver_container_stay_in_it(tree):
     tree.link(f"{root}/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi")
     (smi,) = (file for file in tree.scan().files if file.names == ("nvidia-smi",))
     assert smi.source == f"{root}/usr/lib/nvidia/current/nvidia-smi"
+
+
+@pytest.mark.parametrize("target", ["/", "../.."])
+def test_a_driver_container_that_is_the_host_itself(tree, tmp_path, target):
+    """A link to the root, as the operator makes where the host has the driver, means the root."""
+    tree.module(V)
+    tree.leading("/usr/lib64", V)
+    tree.link("/run/nvidia/driver", target)
+    found = tree.scan()
+    assert (found.preset, found.driver_root) == ("operator", "/")
+    assert found.files[0].source == f"/usr/lib64/libcuda.so.{V}"
+    record.record(tree.recorded(), None, str(tmp_path / "r"))
+    assert scan.scan(Options.for_recorded(str(tmp_path / "r"))) == found
 
 
 def test_an_empty_driver_container_is_named(tree):
