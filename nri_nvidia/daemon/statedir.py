@@ -24,7 +24,10 @@ def claim(directory: pathlib.Path) -> int:
     process has it, HostError when it cannot be used.
     """
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        missing = [each for each in (directory, *directory.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            each.chmod(0o755)  # hooks of any user report here, whatever this process's umask is
         held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise unusable(str(directory), error) from error

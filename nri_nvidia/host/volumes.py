@@ -25,6 +25,8 @@ from nri_nvidia.host import placing
 
 _TEMPORARY = ".building-"
 _ASIDE = ".aside-"
+_OPEN = 0o755
+"""Users other than root are in many containers, and mount for them in user namespaces."""
 _SPARE_BYTES = 64 << 20
 _YOUNG_SECONDS = 3600.0
 """A directory may be in an answer whose mount is yet to be made, another daemon's answer too."""
@@ -115,6 +117,8 @@ class Volumes:
             for path, text in links:
                 (work / path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 (work / path).symlink_to(text)
+            for folder, _, _ in os.walk(work):
+                os.chmod(folder, _OPEN)  # noqa: PTH101 - a name; whatever this process's umask is
             if labels:
                 placing.label_rest(work, files)
             if there:  # containers may have it: they keep it as it is
@@ -168,7 +172,10 @@ class Volumes:
             return []
 
     def _make_top(self) -> None:
-        self._top.mkdir(mode=0o755, parents=True, exist_ok=True)
+        missing = [each for each in (self._top, *self._top.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            each.chmod(_OPEN)
         found = self._top.lstat()
         problem = ""
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others can make the daemon hold or write is bounded."""
+"""What others can make the daemon hold or write is bounded, and what they need is open."""
 
 import asyncio
 import logging
+import os
 
 import pytest
 
 from nri_nvidia import pipeline, reasons
-from nri_nvidia.daemon import decisionlog, ledger, web
+from nri_nvidia.daemon import decisionlog, ledger, statedir, web
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
@@ -46,3 +47,14 @@ def test_a_log_line_is_short(caplog, decision):
         decisionlog.write(decided)
     assert caplog.records
     assert max(len(line) for line in caplog.messages) < 5000
+
+
+def test_every_user_reaches_the_daemons_directory(tmp_path):
+    """Hooks of user namespaces report there, also where the daemon's umask hides files."""
+    before = os.umask(0o077)
+    try:
+        os.close(statedir.claim(tmp_path / "run/nri-nvidia"))
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "run", tmp_path / "run/nri-nvidia"):
+        assert path.stat().st_mode & 0o777 == 0o755

@@ -440,3 +440,15 @@ def test_a_program_with_others_rights_is_not_linked(driver, tmp_path, mode):
     assert built.ways == {"link", "copy"}
     assert (tmp_path / "v/550-a/bin/nvidia-smi").stat().st_mode & 0o7777 == 0o755
     assert (driver / "real-smi").stat().st_nlink == 1
+
+
+def test_every_user_may_read_it_whatever_the_umask(driver, tmp_path):
+    """Containers of other users than root have it too, also from a daemon that hides its files."""
+    before = os.umask(0o077)
+    try:
+        volumes.Volumes(str(tmp_path / "state/v")).build("550-a", files(driver), LINKS)
+    finally:
+        os.umask(before)
+    place = tmp_path / "state/v/550-a"
+    for path in (tmp_path / "state", place.parent, place, place / "lib64", place / "bin"):
+        assert path.stat().st_mode & 0o777 == 0o755
