@@ -25,8 +25,14 @@ class Daemon:
     """One `nri-nvidia run`, which says to us what it would say to systemd."""
 
     def __init__(
-        self, nri_socket: Path, host: Path, *arguments: str, log_level: str = "debug"
+        self,
+        nri_socket: Path,
+        host: Path,
+        *arguments: str,
+        log_level: str = "debug",
+        prefix: Sequence[str] = (),
     ) -> None:
+        self._prefix = prefix
         self.directory = Path(tempfile.mkdtemp(prefix="nnd-", dir="/tmp"))
         # The hook's directory must be one that any uid may enter.
         self.directory.chmod(0o755)
@@ -58,7 +64,7 @@ class Daemon:
         env["NOTIFY_SOCKET"] = str(self.directory / "notify")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [COMMAND, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*self._prefix, COMMAND, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=env, start_new_session=True,
             )  # fmt: skip
         return self
@@ -151,21 +157,29 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def alone(host: Path, text: str = "") -> Iterator[Daemon]:
-    """Have a daemon with NRI switched off, and further settings."""
+def alone(
+    host: Path, text: str = "", arguments: Sequence[str] = (), *, prefix: Sequence[str] = ()
+) -> Iterator[Daemon]:
+    """Have a daemon with NRI switched off, and further settings; `prefix` starts it elsewhere."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
         config.write(f"nri.enabled = false\n{text}")
         config.flush()
-        with running(Path("/nowhere"), host, ["--config", config.name]) as daemon:
+        words = ["--config", config.name, *arguments]
+        with running(Path("/nowhere"), host, words, prefix=prefix) as daemon:
             yield daemon
 
 
 @contextlib.contextmanager
 def running(
-    nri_socket: Path, host: Path, arguments: Sequence[str] = (), *, log_level: str = "debug"
+    nri_socket: Path,
+    host: Path,
+    arguments: Sequence[str] = (),
+    *,
+    log_level: str = "debug",
+    prefix: Sequence[str] = (),
 ) -> Iterator[Daemon]:
     """Have a daemon that is registered."""
-    daemon = Daemon(nri_socket, host, *arguments, log_level=log_level)
+    daemon = Daemon(nri_socket, host, *arguments, log_level=log_level, prefix=prefix)
     try:
         yield daemon.start().ready()
     finally:

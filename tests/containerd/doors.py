@@ -7,6 +7,7 @@ A door gives a running container: `async with door(env) as container`, then `con
 import asyncio
 import contextlib
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,9 +31,9 @@ def wrapper(daemon: daemons.Daemon, runtime: Path) -> Path:
     """Give nri-nvidia-runtime as one daemon's, in front of one runtime."""
     installed = daemon.directory / "bin"
     front = installed / "nri-nvidia-runtime"
-    if not front.is_symlink():
+    if not front.exists():
         installed.mkdir()
-        front.symlink_to(FRONT)
+        shutil.copy(FRONT, front)
         _program(installed / "python", f"exec {sys.executable}")
     settings = f"NRI_NVIDIA_RUN={daemon.directory} NRI_NVIDIA_RUNTIME={runtime}"
     name = runtime.parent.parent.name
