@@ -102,11 +102,15 @@ class _Loader:
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             self._faults.append(f"{path}: not valid TOML: {error}")
             return
+        version = document.get("version", 1)
+        version = version if isinstance(version, int) else 1
         if len(self._files) == 1:
-            version = document.get("version", 1)
-            self._version = version if isinstance(version, int) else 1
+            self._version = version
+        names = _NAMES if version == 1 else {}
         self._misplaced += [f"{path}: [{place}]" for place in _misplaced(document)]
-        self._merge(document)
+        if not names and "nri" in _table(document, "plugins"):
+            self._misplaced.append(f"{path}: [plugins.nri]")
+        self._merge(document, names)
         imports = document.get("imports")
         for pattern in imports if isinstance(imports, list) else ():
             if isinstance(pattern, str):
@@ -129,7 +133,7 @@ class _Loader:
             files=tuple(self._files),
             version=self._version,
             nri=_table(plugins, NRI),
-            disabled=tuple(_NAMES.get(name, name) for name in _texts(self._merged)),
+            disabled=tuple(_texts(self._merged)),
             default_runtime=str(default[-1]) if default else "",
             runtimes=runtimes,
             systemd_cgroup=systemd,
@@ -137,13 +141,14 @@ class _Loader:
             faults=tuple(self._faults),
         )
 
-    def _merge(self, document: Mapping[str, Any]) -> None:
+    def _merge(self, document: Mapping[str, Any], names: Mapping[str, str]) -> None:
         plugins = dict(_table(self._merged, "plugins"))
         for name, table in _table(document, "plugins").items():
-            known = _NAMES.get(name, name)
+            known = names.get(name, name)
             old = plugins.get(known)
             plugins[known] = table if self._replaces else _deep(old, table)
-        disabled = [*_texts(self._merged), *_texts(document)]
+        more = [names.get(name, name) for name in _texts(document)]
+        disabled = [*_texts(self._merged), *more]
         self._merged = {**self._merged, **document, "plugins": plugins}
         self._merged["disabled_plugins"] = disabled
 

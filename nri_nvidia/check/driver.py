@@ -67,10 +67,13 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _shadowed(facts)
 
 
-def of_problem(problem: host.Problem) -> Finding:
-    """Give a problem of a scan, or of the daemon's own, as a finding."""
+def of_problem(problem: host.Problem, command: str = "nri-nvidia devices") -> Finding:
+    """Give a problem of a scan, or of the daemon's own, as a finding.
+
+    `command` shows more of it, where none is known that mends it.
+    """
     hinted = _HINTED.search(problem.hint) or _HINTED.search(problem.message)
-    command = _COMMANDS.get(problem.code) or (hinted[1] if hinted else "nri-nvidia devices")
+    command = _COMMANDS.get(problem.code) or (hinted[1] if hinted else command)
     hint = f"; {problem.hint}" if problem.hint and not hinted else ""
     return Finding(
         code=problem.code,

@@ -104,7 +104,7 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
         )
     for told in facts.status["findings"]:
         yield driver.of_problem(
-            host.Problem(code=told["code"], message=told["message"], hint=told["hint"])
+            host.Problem(code=told["code"], message=told["message"], hint=told["hint"]), _LOG
         )
 
 

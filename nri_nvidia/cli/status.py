@@ -50,6 +50,10 @@ def main(options: argparse.Namespace) -> int:
     """Print the state; 1 when the daemon is not registered with a runtime, and should be."""
     path = daemon.socket(options)
     if options.watch is not None:
+        if options.ready or options.json:
+            raise errors.ConfigError(
+                "--watch shows a text: give neither --ready nor --json with it"
+            )
         return _watch(path, options.watch)
     document = daemon.status(path)
     if options.ready:

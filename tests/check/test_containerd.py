@@ -46,6 +46,14 @@ def test_lists_of_disabled_plugins_are_joined():
     assert found.version == 1
 
 
+def test_short_name_of_a_plugin_counts_in_version_1_only():
+    """`[plugins.nri]` switches nothing on in a file of version 2."""
+    found = load(_="version = 2\n[plugins.nri]\ndisable = false\n")
+    assert (found.nri, len(found.misplaced)) == ({}, 1)
+    found = load(_="[plugins.nri]\ndisable = false\n")
+    assert (found.nri, found.misplaced) == ({"disable": False}, ())
+
+
 def test_imports_that_import_each_other_end():
     """A circle is read once around."""
     found = load(

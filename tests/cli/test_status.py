@@ -177,6 +177,13 @@ def test_colour_on_a_terminal(together, environment, coloured):
     together(body)
 
 
+@pytest.mark.parametrize("other", ["--ready", "--json"])
+def test_live_is_a_text(capsys, other):
+    """It goes with nothing that prints something else."""
+    assert cli.main(["status", "--watch", "1", other]) == 2
+    assert "--watch" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("pause", ["0", "x", "nan", "1e9"])
 def test_pause_that_is_none(capsys, pause):
     """Wrong use, with what is right."""

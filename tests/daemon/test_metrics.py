@@ -7,6 +7,7 @@ import http.client
 import socket
 
 import pytest
+from prometheus_client import parser
 
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.testing import host, host_spec, runtime
@@ -23,6 +24,8 @@ def place(tmp_path):
 async def scraped(place):
     code, body = await asyncio.to_thread(web.ask, place)
     assert code == http.client.OK
+    families = {family.name for family in parser.text_string_to_metric_families(body)}
+    assert all(name.startswith("nri_nvidia_") for name in families)
     return web.series(body)
 
 
