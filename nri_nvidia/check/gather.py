@@ -153,7 +153,7 @@ def _inventory(
 def _listener(root: roots.Root, path: str) -> model.Listener:
     found = root.stat(path)
     if found is None:
-        tells = not root.recorded or root.text("/proc/net/unix") is not None
+        tells = root.text("/proc/net/unix") is not None if root.recorded else _visible(path)
         return model.Listener.MISSING if tells else model.Listener.UNKNOWN
     if not stat.S_ISSOCK(found.st_mode):
         return model.Listener.NO_SOCKET
@@ -163,6 +163,14 @@ def _listener(root: roots.Root, path: str) -> model.Listener:
     if not root.recorded and _accepts(path):
         return model.Listener.LISTENING
     return model.Listener.REFUSED
+
+
+def _visible(path: str) -> bool:
+    """Tell whether we may see what is at a path; containerd's directory is root's alone."""
+    above = posixpath.dirname(path)
+    while above != "/" and not os.path.lexists(above):
+        above = posixpath.dirname(above)
+    return os.access(above, os.X_OK)
 
 
 def _listening(root: roots.Root) -> Iterator[str]:

@@ -3,6 +3,12 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
 
 from nri_nvidia.check import containerd, model, node, runtime
 from tests.daemon.conftest import gpu_host, together
@@ -62,3 +68,20 @@ def test_who_is_not_root_is_told_so():
     """A user sees what a user may see, and no daemon is missed."""
     facts = model.Facts(uid=1000, ldconfig="/sbin/ldconfig")
     assert [finding.code for finding in node.daemon(facts)] == ["not-root"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_user_who_may_not_see_the_socket():
+    """What is in a directory of root's alone is not said to be missing."""
+    code = (
+        "import os, sys; from nri_nvidia.check import gather; os.setuid(65534)\n"
+        "print(gather._listener(gather.roots.Root(), sys.argv[1]))\n"
+    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's own is root's alone
+        for mode, expected in ((0o700, "unknown"), (0o755, "missing")):
+            os.chmod(place, mode)
+            done = subprocess.run(
+                [sys.executable, "-c", code, f"{place}/nri.sock"],
+                check=True, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.stdout.strip() == expected
