@@ -121,8 +121,8 @@ def _hook(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         code="ldconfig-missing",
         severity=Severity.ERROR if hook.on_error == "fail" else Severity.WARNING,
-        message=f"there is no {where} on this host: containers get the driver's files, and their "
-        "ld.so does not find them",
+        message=f"there is no {where} on this host: containers get the driver's files, and ld.so "
+        "finds them only where the image has a cache of its own to add them to",
         command="ls -l /sbin/ldconfig* /usr/sbin/ldconfig*",
         detail='[hook]\nldconfig = "/path/of/ldconfig"' if hook.ldconfig else "",
     )

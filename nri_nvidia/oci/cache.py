@@ -174,20 +174,28 @@ def check_order(entries: list[Entry], order: dict[bytes, int]) -> None:
         last = each
 
 
-def place_of(entries: list[Entry], new: Entry, order: dict[bytes, int]) -> int:
+class Ranks(dict):  # type: ignore[type-arg]
+    """The ranks of the names that have been asked for."""
+
+    def __missing__(self, name: bytes) -> list[int]:
+        self[name] = found = rank(name)
+        return found
+
+
+def place_of(entries: list[Entry], new: Entry, order: dict[bytes, int], ranks: Ranks) -> int:
     """Give where ldconfig puts an entry in a list that is sorted as `compare` has it.
 
     By names, in descending order, then flags; what is for some processors goes before the others,
     the folder that is searched first before the next.
     """
-    own, low, high = rank(new.name), 0, len(entries)
+    own, low, high = ranks[new.name], 0, len(entries)
     while low < high:
         middle = (low + high) // 2
-        if rank(entries[middle].name) > own:
+        if ranks[entries[middle].name] > own:
             low = middle + 1
         else:
             high = middle
-    while low < len(entries) and rank(entries[low].name) == own:
+    while low < len(entries) and ranks[entries[low].name] == own:
         other = entries[low]
         first = other.special or order[other.folder] <= order[new.folder]
         if other.flags < new.flags or (other.flags == new.flags and not first):
@@ -205,12 +213,12 @@ def merge(old: Cache, new: list[Entry], order: dict[bytes, int]) -> bytes:
     ours = {each.folder for each in new}
     entries = [each for each in old.entries if each.folder not in ours]
     check_order(entries, order)
-    strings = bytearray(old.strings)
+    ranks, strings = Ranks(), bytearray(old.strings)
     for each in new:
         path = old.start + len(strings)
         each.row = words_of(each.flags, path + len(each.folder) + 1, path, 0, 0, 0)
         strings += each.folder + b"/" + each.name + b"\0"
-        entries.insert(place_of(entries, each, order), each)
+        entries.insert(place_of(entries, each, order, ranks), each)
     return render([each.row for each in entries], old, bytes(strings))
 
 

@@ -87,7 +87,8 @@ def link_modules(places: list[str], library_dir: str) -> None:
                 with Suppressed(FileExistsError):
                     posix.symlink(f"{library_dir}/{path}", f"{folder}/{name}")
                 # No library is new in the folder itself: ld.so.cache is as good as it was.
-                posix.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+                with Suppressed(OSError):
+                    posix.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def make_directories(path: str) -> None:

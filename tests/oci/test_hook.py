@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container has after the hook, under each real runtime."""
 
+import os
 import shutil
 
 import pytest
@@ -54,6 +55,19 @@ def test_driver_files_mounted_one_by_one_without_ldconfig(case, runtime):
     found = bundles.cached(case.root)
     names = {*bundles.LIBRARIES, "libcuda.so"}
     assert {name: found[name] for name in names} == {name: [f"{LIB64}/{name}"] for name in names}
+
+
+def test_links_of_modules_leave_the_images_cache_as_good(case):
+    """A link that the hook makes in a folder's folder is no reason to run ldconfig."""
+    folder = case.make("debian").put_driver_in_root().root / OWN[1:]
+    bundles.make_library(folder / "libgbm.so.1")
+    bundles.ldconfig(case.root)
+    os.utime(folder, (1, 1))
+    place = "gbm/nvidia-drm_gbm.so=lib64/libcuda.so.1"
+    result = case.direct("--place", place, *NO_LDCONFIG)
+    assert result.report["ok"], result.report
+    assert (folder / "gbm/nvidia-drm_gbm.so").is_symlink()
+    assert folder.stat().st_mtime == 1
 
 
 def test_a_volume_of_the_user_makes_no_difference(case, runtime, place):
