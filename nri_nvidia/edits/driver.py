@@ -25,6 +25,10 @@ _IMPLIED = {
     request_model.Capability.DISPLAY: request_model.Capability.GRAPHICS,
 }
 
+# The directory of a link (`host.model.DriverFile.links`) -> the capability that it is for: the
+# file may be given for another one besides.
+_LINKED_FOR = {"gbm": "graphics", "xorg": "graphics", "vdpau": "video"}
+
 
 def build(
     capabilities: frozenset[request_model.Capability],
@@ -138,12 +142,13 @@ def links(
 def _links(
     inventory: host.Inventory, capabilities: frozenset[request_model.Capability]
 ) -> tuple[tuple[str, str], ...]:
-    graphics = effective(capabilities) & {"graphics"}
+    brought = effective(capabilities)
     return tuple(
         (link, posixpath.join(DIRECTORIES[file.kind], file.names[0]))
         for file in inventory.files
-        if graphics and selected(file, capabilities)
+        if selected(file, capabilities)
         for link in file.links
+        if _LINKED_FOR[link.partition("/")[0]] in brought
     )
 
 

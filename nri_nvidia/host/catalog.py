@@ -120,6 +120,7 @@ EXTRA_NAMES: dict[str, tuple[str, ...]] = {
     "libnvidia-opticalflow": ("libnvidia-opticalflow.so",),
     "libGLX_nvidia": ("libGLX_indirect.so.0",),
     "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
+    "libvdpau_nvidia": ("libvdpau_nvidia.so",),
 }
 
 BINARIES: dict[str, str] = {
@@ -141,8 +142,13 @@ XORG_MODULES: dict[str, str] = {
     "nvidia_drv.so": "xorg/modules/drivers",
     "libglxserver_nvidia.so": "xorg/modules/extensions",
 }
-# A further name by which a library is looked for in a library directory of the container's.
-BACKENDS: dict[str, str] = {"libnvidia-allocator": "gbm/nvidia-drm_gbm.so"}
+# A further name by which a library is looked for in a library directory of the container's: GBM's
+# backend (the toolkit's `graphics.go`), and VDPAU's, which libvdpau has no other way to find but
+# by a name without a number (its `vdpau_wrapper.c`).
+BACKENDS: dict[str, str] = {
+    "libnvidia-allocator": "gbm/nvidia-drm_gbm.so",
+    "libvdpau_nvidia": "vdpau/libvdpau_nvidia.so.1",
+}
 
 # Path below /run or /var/run, the capability. A client finds them at the same place.
 SOCKETS: dict[str, str] = {

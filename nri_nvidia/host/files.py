@@ -90,6 +90,7 @@ def xorg(root: Root, version: str, found: libraries.Found) -> Iterator[DriverFil
         places.append(f"{directory}/nvidia/xorg")
         places += [f"{directory}/xorg/{below}" for below in catalog.XORG_PLACES]
     places += [f"{top}/{below}" for top in catalog.XORG_TOPS for below in catalog.XORG_PLACES]
+    places = [place for place in dict.fromkeys(places) if root.stat(place) is not None]
     for name, place in catalog.XORG_MODULES.items():
         file = name if name == "nvidia_drv.so" else f"{name}.{version}"
         real = next((r for p in places if (r := _regular(root, f"{p}/{file}"))), None)

@@ -73,9 +73,10 @@ def link_modules(places: list[str], library_dir: str) -> None:
     """Make each `DIRECTORY/NAME=PATH` in the image's library directories that have a use for it.
 
     Such a one holds that directory, or the library that is named like it and loads what is there:
-    libgbm loads from gbm/, and the X server comes with xorg/.
+    libgbm loads from gbm/, libvdpau from vdpau/, and the X server comes with xorg/.
     """
-    folders = [f"/{name}" for name in own_folders(posix.uname().machine)]
+    ends = ("", "64", f"/{posix.uname().machine}-linux-gnu")
+    folders = [f"{top}{end}" for top in ("/usr/lib", "/lib") for end in ends]
     for place in places:
         name, _, path = place.partition("=")
         user = name.partition("/")[0]

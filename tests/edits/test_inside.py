@@ -14,7 +14,10 @@ ALLOCATOR = attrs.evolve(
     inventories.library("libnvidia-allocator.so.1", "compute", "graphics"),
     links=("gbm/nvidia-drm_gbm.so",),
 )
-HOST = attrs.evolve(inventories.EIGHT, files=(*inventories.FILES, ALLOCATOR))
+VDPAU = attrs.evolve(
+    inventories.library("libvdpau_nvidia.so.1", "video"), links=("vdpau/libvdpau_nvidia.so.1",)
+)
+HOST = attrs.evolve(inventories.EIGHT, files=(*inventories.FILES, ALLOCATOR, VDPAU))
 
 
 def told(capabilities, *gpus, inventory=HOST, container=None, nodes=(), management=()):
@@ -44,7 +47,15 @@ def test_what_draws_is_told_more(capability):
     assert found["--profile"] == "9"
 
 
-@pytest.mark.parametrize("capability", ["compute", "utility", "video", "ngx"])
+def test_what_decodes_is_told_of_vdpau():
+    """libvdpau looks for its backend in a directory of the image's own, without graphics too."""
+    assert dict(told("video", *whole(0))) == {
+        "--place": "vdpau/libvdpau_nvidia.so.1=lib64/libvdpau_nvidia.so.1",
+        "--show": f"gpus/{HOST.gpus[0].bus_id}",
+    }
+
+
+@pytest.mark.parametrize("capability", ["compute", "utility", "ngx"])
 def test_what_does_not_draw_is_told_no_such_thing(capability):
     """Nothing is made in an image's directories for a container that only computes."""
     assert {name for name, _ in told(capability, *whole(0))} == {"--show"}

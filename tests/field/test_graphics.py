@@ -42,7 +42,7 @@ def test_headless_egl_has_what_it_needs(tmp_path, layout, capabilities):
         assert f"{LIBRARY_DIR}/{target}" in harness.mounted(plan)
 
 
-@pytest.mark.parametrize("capabilities", ["compute", "utility", "video", "ngx", "compute,utility"])
+@pytest.mark.parametrize("capabilities", ["compute", "utility", "ngx", "compute,utility"])
 def test_a_container_that_computes_has_nothing_of_it(tmp_path, capabilities):
     """FC-063: without graphics none of these files is given and no link is made."""
     host = built(tmp_path, gpus=gpus(1), graphics=True)
