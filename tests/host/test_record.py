@@ -234,3 +234,20 @@ def test_any_tangle_of_links(links, files):
         assert [x for x in sorted(map(str, top.rglob("*"))) if "/r" not in x[len(directory) :][:2]
                 ] == before  # fmt: skip
         assert scan.scan(Options.for_recorded(str(top / "r"))) == tree.scan()
+
+
+def test_the_command_on_a_live_host(tmp_path, capsys):
+    """`devices --record` asks the host's own NVML; `plan` there and on the recording agree."""
+    top = tmp_path / "host"
+    host.build(top, host.HostSpec(gpus=(host.GpuSpec(), host.GpuSpec()), layout="operator"))
+    config = tmp_path / "c.toml"
+    config.write_text(f'host.root = "{top}"\nhost.dev_char_symlinks = false\n')
+    live = ["--config", str(config)]
+    assert cli.main(["devices", *live, "--record", str(tmp_path / "r")]) == 0
+    assert json.loads((tmp_path / "r/nvml.json").read_text())["driver_version"] == "550.163.01"
+    capsys.readouterr()
+    asked = ["--env", "NVIDIA_VISIBLE_DEVICES=1", "--env", "NVIDIA_DRIVER_CAPABILITIES=all"]
+    assert cli.main(["plan", "--json", *live, *asked]) == 0
+    there = capsys.readouterr().out.replace(str(top), "")
+    assert cli.main(["plan", "--json", "--host", str(tmp_path / "r"), *asked]) == 0
+    assert capsys.readouterr().out == there
