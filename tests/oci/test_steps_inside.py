@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What some containers get besides: each further step of the hook is held by the same view."""
 
+import shutil
+
 import pytest
 
 from nri_nvidia.oci import compat
@@ -18,12 +20,16 @@ def canary(place):
 
 def test_cve_2024_0132_a_compatibility_library_that_is_the_hosts(case, runtime, canary):
     """A newer CUDA driver that is a link out of the image is none; in a chroot it would be used."""
+    # Of its own: crun makes a mount read-only after the hook, and a chroot shows it as it is.
+    driver = shutil.copytree(case.toolbox.driver, case.place / "driver")
+    mounts = [bundles.bind(driver, bundles.LIBRARY_DIR)]
+    options = ["--compat", "550.163.01"]
     outcome = {}
     for name, ready in both_ways(case, *weakened.CHROOT):
         folder = ready.root / "usr/local/cuda/compat"
         folder.mkdir(parents=True)
         (folder / "libcuda.so.999.1").symlink_to(f"/proc/1/root{canary}/libhost.so.1")
-        result = ready.run(runtime, ["/bin/quiet"], options=["--compat", "550.163.01"])
+        result = ready.run(runtime, ["/bin/quiet"], mounts=mounts, options=options)
         assert result.step("compat")["ok"]
         outcome[name] = (ready.root / compat.COMPAT_LINK[1:]).is_symlink()
     assert outcome == {"with": False, "without": True}
