@@ -92,7 +92,7 @@ class Decider:
 
     def use(self, config: config_model.Config) -> None:
         """Decide by these settings from now on."""
-        self._hook = config.hook
+        self.hook = config.hook
         directory = config.inject.volume_dir if config.inject.layout == "volume" else ""
         self._volumes.use(directory, config.host.root)
         self.rules = config.policy(
@@ -212,7 +212,7 @@ class Decider:
         hook = rules.inject.hook
         if hook is None:
             return rules
-        interpreter = await self.place.ready(self._hook, max(left, _LEAST_WAIT))
+        interpreter = await self.place.ready(self.hook, max(left, _LEAST_WAIT))
         if hook.interpreter != interpreter:
             hook = attrs.evolve(hook, interpreter=interpreter)
             completed = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))

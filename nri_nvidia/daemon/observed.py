@@ -16,7 +16,7 @@ def routes(state: decider.Decider, watch: hostwatch.HostWatch) -> Mapping[str, w
     from nri_nvidia.daemon import metrics  # noqa: PLC0415
 
     async def series() -> web.Answer:
-        seen = await readiness.look(watch)
+        seen = await readiness.look(state, watch)
         ready = not readiness.missing(state, seen)
         body = metrics.text(state, watch, seen.inventory, ready=ready)
         return web.Answer(body=body, type=metrics.CONTENT_TYPE)
@@ -33,7 +33,7 @@ async def _health(state: decider.Decider) -> web.Answer:
 
 
 async def _ready(state: decider.Decider, watch: hostwatch.HostWatch) -> web.Answer:
-    return _told(readiness.missing(state, await readiness.look(watch)))
+    return _told(readiness.missing(state, await readiness.look(state, watch)))
 
 
 def _told(reasons: Sequence[Reason]) -> web.Answer:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a container that is created now gets a working GPU, and else why not."""
 
+import contextlib
+
 import attrs
 
 from nri_nvidia import errors, pipeline
@@ -24,8 +26,14 @@ class Look:
     fault: errors.Error | None = None
 
 
-async def look(watch: hostwatch.HostWatch) -> Look:
-    """Look at the host; a driver that hangs is not waited for."""
+async def look(state: decider.Decider, watch: hostwatch.HostWatch) -> Look:
+    """Look at the host and for the hook; a disk or a driver that hangs is not waited for.
+
+    What once kept the hook from its place may be over, though no container has come since.
+    """
+    if state.hook.enabled:
+        with contextlib.suppress(errors.HostError):  # it is the place's fault from now on
+            await state.place.ready(state.hook, _LIMIT)
     try:
         return Look(inventory=await watch.inventory(_LIMIT))
     except errors.Error as error:

@@ -24,7 +24,7 @@ async def document(
     `further` is a problem of a part beside these.
     """
     findings: list[dict[str, str]] = []
-    seen = await readiness.look(watch)
+    seen = await readiness.look(state, watch)
     inventory = seen.inventory
     if seen.fault:
         findings.append(_finding(seen.fault.code, seen.fault.message, seen.fault.hint))

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import http.client
+import shutil
 import socket
 
 import pytest
@@ -126,6 +127,24 @@ def test_health_and_readiness(together, place, tmp_path):
         assert "[no-gpu-on-node]" in done.stdout
 
     together(body, "--metrics", f"unix:{place}", gpus=gpus)
+
+
+def test_ready_again_without_a_container(together, place):
+    """Where the hook cannot be put in place, and then can, the next question finds it so."""
+
+    async def body(pair):
+        hook = pair.daemon.directory / "hook"
+        script = hook / "nri-nvidia-hook"
+        await asyncio.to_thread(pair.daemon.until, script.exists, "the hook")
+        shutil.rmtree(hook)
+        hook.write_text("in the way")
+        code, said = await asyncio.to_thread(web.ask, place, "/readyz")
+        assert code == 503
+        assert str(hook) in said
+        hook.unlink()
+        assert await asyncio.to_thread(web.ask, place, "/readyz") == (200, "ok\n")
+
+    together(body, "--metrics", f"unix:{place}")
 
 
 def test_ready_node(together, place):
