@@ -11,6 +11,7 @@ from nri_nvidia.daemon import tallies
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.request import container as containers
 
+_ROOTS = "runtime"
 _KEPT_DECISIONS = 200
 _KEPT_DEVICES = 128
 _KEPT_MESSAGE = 2000
@@ -153,6 +154,19 @@ def rule(plan: pipeline.Plan) -> str:
 def is_of_user(container_id: str) -> bool:
     """Tell such a container of another user than root, who may name any number of them."""
     return is_unknown_to_nri(container_id) and not container_id.endswith("/runtime")
+
+
+def runtime_id(container_id: str, uid: int) -> str:
+    """Give the id under which a container of nri-nvidia-runtime is kept.
+
+    It is told apart from the same one of another user, and from those of NRI.
+    """
+    return f"{container_id}/{uid or _ROOTS}"
+
+
+def is_roots(container_id: str) -> bool:
+    """Tell root's containers from those of other users."""
+    return container_id.endswith(f"/{_ROOTS}")
 
 
 def named(container: containers.Container) -> containers.Container:

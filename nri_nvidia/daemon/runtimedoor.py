@@ -21,7 +21,7 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.config import model
-from nri_nvidia.daemon import hookplace, statedir, worker
+from nri_nvidia.daemon import hookplace, ledger, statedir, worker
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.oci import bundle, client, install
 from nri_nvidia.render import oci as render
@@ -38,6 +38,8 @@ _LONGEST_OF_USERS = 1 << 18
 """It takes a tenth of a second to read; nothing else is done meanwhile."""
 _MOST_OF_USERS = 16
 """Callers other than root that are served at a time."""
+_MOST_HELD_BY_USERS = 256
+"""Each is watched by an open file of the daemon's."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -52,6 +54,10 @@ class Decider(Protocol):
 
 class Holders(Protocol):
     """What keeps who holds something."""
+
+    @property
+    def of_users(self) -> int:
+        """How many are watched that came from other users than root."""
 
     def hold(self, container_id: str, pid: int, *, stays: bool, cgroup: str) -> None:
         """Note that a container came from this process, and have it forgotten in time."""
@@ -147,10 +153,10 @@ class RuntimeDoor:
 
     async def _answer(self, reader: asyncio.StreamReader, caller: Caller) -> dict[str, Any]:
         try:
-            if self._of_users > _MOST_OF_USERS:
-                raise errors.RequestError("too many users' containers at once", hint="try again")
+            # Read first: who is sent away with the question unread does not get the answer.
             longest = _LONGEST_OF_USERS if caller.uid else _LONGEST
             data = await _read(reader, longest)
+            self._require_room(caller)
             if not caller.uid:
                 return await self._answer_to(data, caller)
             # One at a time, and between two of them whatever else is to be done: users that ask
@@ -161,6 +167,18 @@ class RuntimeDoor:
                 return answer
         except errors.Error as error:
             return {"message": errors.printable(str(error))}
+
+    def _require_room(self, caller: Caller) -> None:
+        """Raise RequestError where users would take more of the daemon than they may."""
+        if caller.uid and self._of_users > _MOST_OF_USERS:
+            raise errors.RequestError("too many users' containers at once", hint="try again")
+        if caller.uid and self._holders.of_users >= _MOST_HELD_BY_USERS:
+            raise errors.RequestError(
+                f"users' containers are given GPUs by the daemon up to {_MOST_HELD_BY_USERS} "
+                "at a time",
+                hint="nri-nvidia status shows which; end one",
+                code="too-many-users-containers",
+            )
 
     async def _answer_to(self, data: bytes, caller: Caller) -> dict[str, Any]:
         question = _question(data)
@@ -222,16 +240,13 @@ def _question(data: bytes) -> dict[str, Any]:
 
 
 def _container(question: dict[str, Any], caller: Caller) -> containers.Container:
-    """Give the container that is asked for; what counts for other users is what they can have.
-
-    The id is told apart from the same one of another user, and from those of NRI.
-    """
+    """Give the container that is asked for; what counts for other users is what they can have."""
     shown = bundle.container(question["spec"])
     identifier = errors.printable(question["id"], 128)
     mine = caller.uid == 0
     return attrs.evolve(
         shown,
-        id=f"{identifier}/{'runtime' if mine else caller.uid}",
+        id=ledger.runtime_id(identifier, caller.uid),
         name=(shown.name if mine else "") or identifier,
         namespace=shown.namespace if mine else "",
         pod=shown.pod if mine else "",

@@ -50,6 +50,8 @@ async def test_ctr_two_gpus_of_eight(engine, daemon, wrapped):
         (entry,) = daemon.status()["containers"]
         assert (entry["name"], entry["door"]) == (container.id, "runtime")
         daemon.until(lambda: daemon.status()["containers"][0]["hook"] == "ok", "its report")
+        explained = daemon.ask("explain", container.id).stdout
+        assert "NVIDIA_VISIBLE_DEVICES=0,2" in explained or "0,2" in explained
     daemon.until(lambda: not daemon.status()["containers"], "the container's end")
 
 
