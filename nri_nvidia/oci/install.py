@@ -39,10 +39,18 @@ exec(sys.stdin.buffer.read(), hook)
 hook["parse_object"](b"{}", "")
 hook["call"]("getpid")
 """
-# Without what nobody reads of it: 3.11's positions in the source, docstrings.
+# Without what nobody reads of it: 3.11's positions in the source, docstrings. It ends with who
+# started it (prctl(2), PR_SET_PDEATHSIG), and would else write where somebody has cleaned up.
 COMPILE = """
-import importlib.util, py_compile, sys
-path = sys.argv[1]
+import importlib.util, os, py_compile, sys
+path, parent = sys.argv[1:]
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+except Exception:
+    pass
+if os.getppid() != int(parent):
+    sys.exit(1)
 place = importlib.util.cache_from_source(path)
 py_compile.compile(path, place, doraise=True, optimize=2)
 """
@@ -108,7 +116,7 @@ def compile_for(interpreter: str, path: Path) -> None:
     make(cache)
     check(cache.resolve())
     options = ["-I", "-S", "-X", "no_debug_ranges"]
-    command = [interpreter, *options, "-c", COMPILE, str(path)]
+    command = [interpreter, *options, "-c", COMPILE, str(path), str(os.getpid())]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30,
