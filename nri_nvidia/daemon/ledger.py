@@ -153,7 +153,7 @@ def rule(plan: pipeline.Plan) -> str:
 
 def is_of_user(container_id: str) -> bool:
     """Tell such a container of another user than root, who may name any number of them."""
-    return is_unknown_to_nri(container_id) and not container_id.endswith("/runtime")
+    return is_unknown_to_nri(container_id) and not container_id.endswith(f"/{_ROOTS}")
 
 
 def runtime_id(container_id: str, uid: int) -> str:
@@ -162,11 +162,6 @@ def runtime_id(container_id: str, uid: int) -> str:
     It is told apart from the same one of another user, and from those of NRI.
     """
     return f"{container_id}/{uid or _ROOTS}"
-
-
-def is_roots(container_id: str) -> bool:
-    """Tell root's containers from those of other users."""
-    return container_id.endswith(f"/{_ROOTS}")
 
 
 def named(container: containers.Container) -> containers.Container:

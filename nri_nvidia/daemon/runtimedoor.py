@@ -38,8 +38,6 @@ _LONGEST_OF_USERS = 1 << 18
 """It takes a tenth of a second to read; nothing else is done meanwhile."""
 _MOST_OF_USERS = 16
 """Callers other than root that are served at a time."""
-_MOST_HELD_BY_USERS = 256
-"""Each is watched by an open file of the daemon's."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -54,10 +52,6 @@ class Decider(Protocol):
 
 class Holders(Protocol):
     """What keeps who holds something."""
-
-    @property
-    def of_users(self) -> int:
-        """How many are watched that came from other users than root."""
 
     def hold(self, container_id: str, pid: int, *, stays: bool, cgroup: str) -> None:
         """Note that a container came from this process, and have it forgotten in time."""
@@ -169,16 +163,9 @@ class RuntimeDoor:
             return {"message": errors.printable(str(error))}
 
     def _require_room(self, caller: Caller) -> None:
-        """Raise RequestError where users would take more of the daemon than they may."""
+        """Raise RequestError where users would keep the daemon from others."""
         if caller.uid and self._of_users > _MOST_OF_USERS:
             raise errors.RequestError("too many users' containers at once", hint="try again")
-        if caller.uid and self._holders.of_users >= _MOST_HELD_BY_USERS:
-            raise errors.RequestError(
-                f"users' containers are given GPUs by the daemon up to {_MOST_HELD_BY_USERS} "
-                "at a time",
-                hint="nri-nvidia status shows which; end one",
-                code="too-many-users-containers",
-            )
 
     async def _answer_to(self, data: bytes, caller: Caller) -> dict[str, Any]:
         question = _question(data)

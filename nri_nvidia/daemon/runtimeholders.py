@@ -75,11 +75,6 @@ class Holders:
         for delay in _MADE if cgroup else ():
             asyncio.get_running_loop().call_later(delay, self._expect, container_id, cgroup)
 
-    @property
-    def of_users(self) -> int:
-        """How many are watched that came from other users than root."""
-        return sum(not ledger.is_roots(container_id) for container_id in self._watched)
-
     def look(self) -> None:
         """Forget the containers whose cgroups were there and are not any more."""
         for container_id, cgroup in list(self._cgroups.items()):

@@ -344,17 +344,3 @@ async def test_the_end_of_a_cgroup_is_seen_when_somebody_asks(monkeypatch):
         door._holders.look()
         assert await decider.stopped.get() == "a/runtime"
         assert decider.held == ["b/runtime", "c/1234"]
-
-
-async def test_users_hold_a_number_at_most(monkeypatch):
-    """Else one could take all that the daemon may open; root's do not count, nor are held back."""
-    monkeypatch.setattr(runtimedoor, "_MOST_HELD_BY_USERS", 2)
-    async with opened() as (door, decider):
-        for number in range(2):
-            async with asking(door, {**QUESTION, "id": str(number)}, uid=1234) as (answer, _):
-                assert answer["patch"]
-        async with asking(door, uid=1235) as (answer, _):
-            assert "up to 2 at a time" in answer["message"]
-        async with asking(door) as (answer, _):
-            assert answer["patch"]
-        assert decider.held == ["0/1234", "1/1234", "x/runtime"]
