@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 LONGEST = 16 << 20  # bytes of a config.json and of an answer
 PATIENCE = 10.0  # seconds for the daemon's answer
+RESTART = 3.0  # seconds that a container which asks for a GPU waits for a daemon to come back
+PAUSE = 0.05
 HOOK = "nri-nvidia-hook"
 STAND_IN, FRONT = "nvidia-container-runtime-hook", "nri-nvidia-runtime"
 SENT = ("annotations", "hooks", "mounts")
@@ -266,6 +268,27 @@ def marked(run: str) -> list[str]:
         return []
 
 
+def answer_for(spec: dict[str, Any], run: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """Give the daemon's answer, waiting for one that is being restarted; raises Refused.
+
+    None where there is no daemon and the container asks for nothing.
+    """
+    end = time.monotonic() + RESTART
+    while True:
+        try:
+            return ask(run, question)
+        except Absent as absent:
+            wanted = asks(spec, run)
+            if not wanted:
+                return None
+            if time.monotonic() >= end:
+                raise Refused(
+                    f"this container asks for a GPU ({wanted[:200]}), and nri-nvidia does not "
+                    f"answer at {run}/runtime.sock: {absent} ({START})"
+                ) from None
+        time.sleep(PAUSE)
+
+
 def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
     """Have the config.json changed where the container is given something; raises Refused."""
     bundle = Bundle(path)
@@ -273,16 +296,9 @@ def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
     if served(spec):
         return
     changed = without_stand_in(spec)
-    try:
-        answer = ask(run, message(spec, identifier, arguments))
-    except Absent as absent:
-        wanted = asks(spec, run)
-        if not wanted:
-            return  # nor is it --gpus, which comes with a variable
-        raise Refused(
-            f"this container asks for a GPU ({wanted[:200]}), and nri-nvidia does not answer at "
-            f"{run}/runtime.sock: {absent} ({START})"
-        ) from None
+    answer = answer_for(spec, run, message(spec, identifier, arguments))
+    if answer is None:
+        return  # nor is it --gpus, which comes with a variable
     if answer.get("message"):
         raise Refused(str(answer["message"]))
     patch = answer.get("patch")

@@ -50,6 +50,10 @@ def place(interpreter):
         top = Path(name)
         top.chmod(0o755)
         install.install_client(str(top / "run/runtime"), interpreter, MARKERS)
+        program = top / "run/runtime/nri-nvidia-client.py"
+        hurried = program.read_text().replace("\nRESTART = 3.0", "\nRESTART = RESTARTING")
+        assert "RESTARTING" in hurried
+        program.write_text(hurried.replace("RESTARTING", "0.1"))
         runtime = top / "real"
         runtime.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$PWD" "$@" >{top}/out/started\n')
         runtime.chmod(0o755)
@@ -412,3 +416,16 @@ def test_without_a_daemon_ever_started_other_channels_count(place, interpreter, 
     (place / "run/runtime/markers").unlink()
     put(place, json.dumps(spec))
     assert start(place, interpreter)[0] == asked
+
+
+def test_a_daemon_that_comes_back_is_waited_for(place, interpreter):
+    """An upgrade of nri-nvidia fails no container."""
+    program = place / "run/runtime/nri-nvidia-client.py"
+    program.write_text(program.read_text().replace("\nRESTART = 0.1", "\nRESTART = 60.0"))
+    command = [
+        interpreter, "-I", "-S", place / "run/runtime/nri-nvidia-client", place / "run",
+        place / "real", place / "bundle/config.json", "the-id", "create", "x",
+    ]  # fmt: skip
+    with subprocess.Popen(command, cwd=place) as waiting, answering(place, {"patch": PATCH}):
+        assert waiting.wait(30) == 0
+    assert "hooks" in config(place)
