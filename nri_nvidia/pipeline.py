@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 import attrs
 
-from nri_nvidia import errors, resolve, suitability
+from nri_nvidia import errors, limits, resolve, suitability
 from nri_nvidia.edits import build, compat, model, options, present, volume
 from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
+from nri_nvidia.request import access, parse, policy
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
-from nri_nvidia.request import parse, policy
+from nri_nvidia.request import rules as access_rules
 
 
 class Decision(enum.StrEnum):
@@ -38,6 +39,10 @@ class Policy:
     request: policy.RequestPolicy = attrs.field(factory=policy.RequestPolicy)
     inject: options.InjectOptions = attrs.field(factory=options.InjectOptions)
 
+    def without_access(self) -> "Policy":
+        """Give the settings without the operator's rules, for what is no container's request."""
+        return attrs.evolve(self, request=attrs.evolve(self.request, access=access_rules.Access()))
+
 
 @attrs.frozen(kw_only=True)
 class Context:
@@ -45,12 +50,15 @@ class Context:
 
     `allocated` are the UUIDs that the kubelet gave this container (None: not known).
     `hook_token` goes into the hook's report of its result. `volumes` are the prepared directories
-    of driver files, by name.
+    of driver files, by name. `image` is the environment of its image. `holdings` is what other
+    containers hold, where that matters.
     """
 
     allocated: frozenset[str] | None = None
     hook_token: str = ""
     volumes: Mapping[str, str] = attrs.field(factory=dict)
+    image: access_rules.Image | None = None
+    holdings: tuple[limits.Holding, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +66,8 @@ class Plan:
     """A decision with its reasons and all that follows from it.
 
     `unprepared` is the directory that would serve the next such container with one mount, if it
-    were prepared. `cuda_compat` says whether a newer CUDA driver of the image may be used.
+    were prepared. `cuda_compat` says whether a newer CUDA driver of the image may be used. `rule`
+    is the operator's rule that decided over the GPUs, if one did.
     """
 
     decision: Decision
@@ -69,6 +78,12 @@ class Plan:
     edits: model.ContainerEdits = attrs.field(factory=model.ContainerEdits)
     unprepared: volume.Volume | None = None
     cuda_compat: compat.Choice | None = None
+    rule: access_rules.Rule | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether its GPUs do not count as held (`Rule.shares`)."""
+        return self.rule is not None and self.rule.shares
 
     @property
     def created(self) -> bool:
@@ -82,10 +97,28 @@ class Plan:
         return family(reason.message, hint=reason.hint, code=reason.code)
 
 
-def asks(container: containers.Container, rules: Policy) -> bool:
-    """Tell whether a container asks for anything, so that the host must be looked at."""
-    parsed = parse.parse(container, rules.request)
-    return parsed.request is not None and parsed.error is None
+def asks(
+    container: containers.Container,
+    rules: Policy,
+    parsed: parse.Parsed | None = None,
+    context: Context | None = None,
+) -> bool:
+    """Tell whether a container asks for anything that it may have: the host must be looked at.
+
+    Devices in its spec may be GPUs that another has allocated, so there the host decides.
+    """
+    context = context or Context()
+    parsed = parsed or parse.parse(container, rules.request, context.image)
+    if parsed.request is None or parsed.error is not None:
+        return False
+    verdict = access.over_gpus(
+        parsed.request,
+        container,
+        rules.request.access,
+        context.image,
+        vouched=context.allocated is not None or bool(container.devices),
+    )
+    return verdict.action is access_rules.Action.ALLOW
 
 
 def plan(
@@ -100,30 +133,41 @@ def plan(
     `parsed` is its request where that has been read by these rules already.
     """
     context = context or Context()
-    parsed = parsed or parse.parse(container, rules.request)
+    parsed = parsed or parse.parse(container, rules.request, context.image)
     request = parsed.request
     if request is None:
         return Plan(decision=Decision.IGNORE, reasons=parsed.reasons)
     if parsed.error is not None:
-        return Plan(
-            decision=Decision.ERROR,
-            reasons=(*parsed.reasons, Reason.of(parsed.error)),
-            request=request,
-        )
+        refusal = refused(parsed.error, request)
+        return attrs.evolve(refusal, reasons=(*parsed.reasons, *refusal.reasons))
     other = present.served(container, in_its_place=rules.request.accept_pod_annotations)
     if other:
         return Plan(decision=Decision.IGNORE, reasons=(*parsed.reasons, other), request=request)
+    verdict = access.over_gpus(
+        request,
+        container,
+        rules.request.access,
+        context.image,
+        vouched=context.allocated is not None or bool(present.gpus(container, inventory)),
+    )
+    noted = (*parsed.reasons, *verdict.reasons)
+    if verdict.action is not access_rules.Action.ALLOW:
+        denied = verdict.action is access_rules.Action.DENY
+        return Plan(
+            decision=Decision.DENY if denied else Decision.IGNORE,
+            reasons=noted,
+            request=request,
+            rule=verdict.rule,
+        )
     if request.all_lists and inventory.with_all_lists:
         inventory = inventory.with_all_lists
     try:
-        return _decide(container, parsed, request, inventory, rules=rules, context=context)
-    except errors.Error as error:
-        refusal = refused(error, request)
-        return attrs.evolve(
-            refusal,
-            reasons=(*parsed.reasons, *refusal.reasons),
-            driver_version=inventory.driver_version,
+        decided = _decide(
+            container, request, inventory, rules=rules, context=context, rule=verdict.rule
         )
+    except errors.Error as error:
+        decided = attrs.evolve(refused(error, request), driver_version=inventory.driver_version)
+    return attrs.evolve(decided, reasons=(*noted, *decided.reasons), rule=verdict.rule)
 
 
 def refused(error: errors.Error, request: request_model.GpuRequest | None) -> Plan:
@@ -138,17 +182,20 @@ def refused(error: errors.Error, request: request_model.GpuRequest | None) -> Pl
 
 def _decide(
     container: containers.Container,
-    parsed: parse.Parsed,
     request: request_model.GpuRequest,
     inventory: host.Inventory,
     *,
     rules: Policy,
     context: Context,
+    rule: access_rules.Rule | None,
 ) -> Plan:
-    allocation = present.allocation(container, request, inventory) or _as_allocated(
-        request, resolve.resolve(request, inventory), context
-    )
-    noted = (*parsed.reasons, *allocation.reasons)
+    allocation = present.allocation(container, request, inventory)
+    if allocation is None:
+        resolved = _as_allocated(request, resolve.resolve(request, inventory), context)
+        allocation = limits.at_most(rule, request, resolved)
+    if rules.request.access.exclusive and not (rule and rule.shares):
+        limits.require_free(container, request, allocation.assigned, context.holdings)
+    noted = allocation.reasons
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
     noted += suitability.require(request, allocation.assigned, inventory)

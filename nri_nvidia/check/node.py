@@ -192,13 +192,14 @@ def guards(facts: Facts) -> Iterator[Finding]:
                 f"(process {process.pid}): what it denies there is not shown to us",
                 command="dmesg | grep -i 'apparmor=.DENIED'",
             )
-    request = facts.settings.request
-    if facts.kubelet and request.accept_env_when_unprivileged:
+    settings = facts.settings
+    strict = settings.policy.preset == "strict"
+    if facts.kubelet and settings.request.accept_env_when_unprivileged and not strict:
         yield Finding(
             code="every-pod-can-take-all-gpus",
             severity=Severity.WARNING,
             message="every pod of this node can take all GPUs, by NVIDIA_VISIBLE_DEVICES=all in "
             "its spec or image (this is how NVIDIA's own stack behaves)",
             command="$EDITOR /etc/nri-nvidia/config.toml && systemctl reload nri-nvidia",
-            detail="[request]\naccept_env_when_unprivileged = false\naccept_volume_mounts = true",
+            detail='policy = "strict"  # above all tables',
         )

@@ -70,7 +70,7 @@ def _generate(options: argparse.Namespace) -> int:
             f"{len(kinds)} kinds are as many specifications", hint="name a directory by --output"
         )
     config = settings.config(options.config)
-    rules = config.policy(interpreter=settings.interpreter(config))
+    rules = config.rules(interpreter=settings.interpreter(config))
     host = cache.Cache(settings.host(config, options.host))
     host.refresh_nvml()
     made = [cdispec.make(kind, host.get(), rules) for kind in kinds]

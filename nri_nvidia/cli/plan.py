@@ -6,14 +6,14 @@ import sys
 
 import attrs
 
-from nri_nvidia import errors, pipeline
+from nri_nvidia import errors, limits, pipeline
 from nri_nvidia.cli import output, settings
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import cache, model
 from nri_nvidia.oci import bundle
 from nri_nvidia.render import cdi, document, oci
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
+from nri_nvidia.request import parse, rules
 
 FORMATS = ("json", "text", "nri", "oci", "cdi")
 
@@ -30,11 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--device", "PATH", "a device node that the spec already holds"),
         ("--image-env", "K=V", "a variable of the image, which --env overrides"),
         ("--allocated", "UUID", "what the kubelet gave the container; `none` for nothing"),
+        ("--held", "DEVICE=CONTAINER", "a GPU or MIG device, by UUID, that another one holds"),
     ):
         parser.add_argument(
             option, metavar=name, action="append", default=[], help=f"{text}; may be repeated"
         )
     parser.add_argument("--namespace", metavar="NS", default="", help="the pod's namespace")
+    parser.add_argument("--pod", metavar="POD", default="", help="the pod's name")
     parser.add_argument("--name", metavar="N", default="", help="the container's name")
     parser.add_argument("--privileged", action="store_true", help="the container is privileged")
     parser.add_argument("--spec", metavar="FILE", help="an OCI config.json to start from")
@@ -50,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
     spec = bundle.read(options.spec) if options.spec else {}
     container = _container(options, bundle.container(spec))
     host = cache.Cache(settings.host(config, options.host))
-    decided = _decided(container, config, host, _context(options.allocated))
+    decided = _decided(container, config, host, _context(options))
     if options.format not in {"json", "text"}:
         _complain(decided)
         if not decided.created or (options.format == "cdi" and not decided.edits):
@@ -81,15 +83,15 @@ def _decided(
     context: pipeline.Context,
 ) -> pipeline.Plan:
     """Decide as the daemon would; where it could not look or act, it would refuse."""
-    rules = config.policy(interpreter=config.hook.interpreter)
-    if not pipeline.asks(container, rules):
-        return pipeline.plan(container, model.Inventory(), rules, context)
+    settled = config.rules(interpreter=config.hook.interpreter)
+    if not pipeline.asks(container, settled, context=context):
+        return pipeline.plan(container, model.Inventory(), settled, context)
     try:
-        rules = config.policy(interpreter=settings.interpreter(config))
+        settled = config.rules(interpreter=settings.interpreter(config))
         host.refresh_nvml()
-        return pipeline.plan(container, host.get(), rules, context)
+        return pipeline.plan(container, host.get(), settled, context)
     except errors.HostError as error:
-        return pipeline.refused(error, parse.parse(container, rules.request).request)
+        return pipeline.refused(error, parse.parse(container, settled.request).request)
 
 
 def _container(options: argparse.Namespace, base: containers.Container) -> containers.Container:
@@ -113,6 +115,7 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
     return attrs.evolve(
         base,
         name=options.name or base.name,
+        pod=options.pod or base.pod,
         namespace=options.namespace or base.namespace,
         labels={**base.labels, **dict(pairs["label"])},
         annotations={**base.annotations, **dict(pairs["annotation"])},
@@ -130,10 +133,24 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return key, value
 
 
-def _context(allocated: list[str]) -> pipeline.Context:
-    if not allocated:
-        return pipeline.Context()
-    return pipeline.Context(allocated=frozenset(allocated) - {"none"})
+def _context(options: argparse.Namespace) -> pipeline.Context:
+    image = dict(_pair("--image-env", text) for text in options.image_env)
+    return pipeline.Context(
+        allocated=frozenset(options.allocated) - {"none"} if options.allocated else None,
+        image=rules.Image(env=image) if options.image_env else None,
+        holdings=tuple(_holding(*_pair("--held", text)) for text in options.held),
+    )
+
+
+def _holding(device: str, holder: str) -> limits.Holding:
+    """Give what another container holds; a MIG device is held whatever GPU it is of."""
+    mig = device if device.lower().startswith("mig-") else ""
+    return limits.Holding(
+        gpu="" if mig else device,
+        minor=-1,
+        mig=mig,
+        container=containers.Container(id=holder, name=holder),
+    )
 
 
 def _complain(plan: pipeline.Plan) -> None:

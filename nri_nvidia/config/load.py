@@ -4,13 +4,13 @@
 import difflib
 import pathlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import attrs
 import cattrs
 
-from nri_nvidia.config import contradictions, lines, model
+from nri_nvidia.config import access, contradictions, lines, model
 from nri_nvidia.request import model as request_model
 
 DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
@@ -70,6 +70,7 @@ def trace(texts: Iterable[Text]) -> Traced:
         except RecursionError:
             faults.append(f"{text.name}: not valid TOML: nested too deep")
             continue
+        document = _in_full(document)
         faults += _faults(text, document)
         merged = _merge(merged, document)
         set_by.update(dict.fromkeys(_keys(document), text))
@@ -80,6 +81,12 @@ def trace(texts: Iterable[Text]) -> Traced:
     if faults:
         raise model.Invalid(tuple(faults))
     return Traced(config=config, origins={key: _place(text, key) for key, text in set_by.items()})
+
+
+def _in_full(document: dict[str, Any]) -> dict[str, Any]:
+    """Write `policy = "strict"` as the table that it is short for."""
+    preset = document.get("policy")
+    return {**document, "policy": {"preset": preset}} if isinstance(preset, str) else document
 
 
 def _keys(document: Mapping[str, Any]) -> list[str]:
@@ -116,12 +123,15 @@ def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
 
     def fault(wrong: str, *path: str) -> None:
         line = place.of(path)
-        found.append((line, f"{text.name}:{line}: {'.'.join(path)}: {wrong}"))
+        found.append((line, f"{text.name}:{line}: {_named(path)}: {wrong}"))
 
     groups = {field.name: field for field in attrs.fields(model.Config)}
     for group, content in document.items():
         if group not in groups:
             fault(_unknown(group, groups), group)
+        elif group == "policy_rules":
+            for path, wrong in _rule_faults(content):
+                fault(wrong, group, *path)
         elif not isinstance(content, Mapping):
             fault(f"{content!r} is not a table, write [{group}]", group)
         else:
@@ -131,6 +141,31 @@ def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
                 if wrong:
                     fault(wrong, group, key)
     return [line for _, line in sorted(found)]
+
+
+def _named(path: Iterable[str]) -> str:
+    """Write a path as people do: `policy_rules[1].action`, counted from 1 as in reasons."""
+    parts = (f"[{int(part) + 1}]" if part.isdecimal() else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def _rule_faults(content: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Give the faults of `[[policy_rules]]`, each with its path below that."""
+    if not isinstance(content, list):
+        yield (), f"{content!r} is not a list of tables, write [[policy_rules]]"
+        return
+    keys = {field.name: field for field in attrs.fields(access.Rule)}
+    for index, rule in enumerate(content):
+        place = str(index)
+        if not isinstance(rule, Mapping):
+            yield (place,), f"{rule!r} is not a table, write [[policy_rules]]"
+            continue
+        for key, value in rule.items():
+            wrong = _wrong(keys[key], value) if key in keys else _unknown(key, keys)
+            if wrong:
+                yield (place, key), wrong
+        for key, wrong in access.out_of_place(rule):
+            yield (place, key), wrong
 
 
 def _wrong(field: "attrs.Attribute[Any]", value: Any) -> str:
@@ -180,6 +215,12 @@ def _strings(value: Any, _: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _texts(value: Any, _: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError(f'{value!r} is not a table of strings, e.g. {{team = "ml"}}')
+    return value
+
+
 def _capabilities(value: Any, _: Any) -> frozenset[request_model.Capability]:
     names = value.split(",") if isinstance(value, str) else _strings(value, None)
     stripped = [name.strip() for name in names if name.strip()]
@@ -202,6 +243,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(bool, _exactly(bool, "true or false"))
     # Generic types are matched by equality; register_structure_hook takes classes alone.
     converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
+    converter.register_structure_hook_func(lambda kind: kind == Mapping[str, str], _texts)
     converter.register_structure_hook_func(
         lambda kind: kind == frozenset[request_model.Capability], _capabilities
     )

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors, pipeline
+from nri_nvidia.config import access
 from nri_nvidia.edits import options as edit_options
 from nri_nvidia.host import options as host_options
 from nri_nvidia.host import presets
@@ -240,6 +241,8 @@ class Config:
     nri: Nri = attrs.field(factory=Nri)
     host: Host = attrs.field(factory=Host)
     request: Request = attrs.field(factory=Request)
+    policy: access.Policy = attrs.field(factory=access.Policy)
+    policy_rules: tuple[access.Rule, ...] = ()
     inject: Inject = attrs.field(factory=Inject)
     hook: Hook = attrs.field(factory=Hook)
     control: Control = attrs.field(factory=Control)
@@ -264,7 +267,7 @@ class Config:
             modules_timeout=self.host.modules_timeout,
         )
 
-    def policy(self, *, interpreter: str, report_socket: str = "") -> pipeline.Policy:
+    def rules(self, *, interpreter: str, report_socket: str = "") -> pipeline.Policy:
         """Give what a decision needs; `interpreter` is used where none is configured."""
         hook = edit_options.HookOptions(
             interpreter=self.hook.interpreter or interpreter,
@@ -288,6 +291,7 @@ class Config:
                 accept_pod_annotations=self.request.accept_pod_annotations,
                 management_namespaces=self.request.management_namespaces,
                 ignore_imex_channels=self.request.ignore_imex_channels,
+                access=access.access(self.policy, self.policy_rules),
             ),
             inject=edit_options.InjectOptions(
                 library_dir=self.inject.library_dir.rstrip("/"),

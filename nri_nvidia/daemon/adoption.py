@@ -34,6 +34,7 @@ def entry(
             driver_version=record["driver_version"],
             adopted=True,
             source=(record["request"] or {}).get("source", ""),
+            shares=record.get("shares") is True,
             hook=("; ".join(hook["failures"]) or "ok") if hook else "",
             notes=tuple(hook.get("notes", ())) if hook else (),
         )

@@ -21,6 +21,7 @@ from nri_nvidia.daemon import (
     hookplace,
     hookreports,
     hostwatch,
+    images,
     ledger,
     recorder,
     volumekeeper,
@@ -57,6 +58,11 @@ class Connection:
     since: float = 0.0
     registrations: int = 0
 
+    @property
+    def runtime_name(self) -> str:
+        """The runtime's name, empty while none is known."""
+        return self.runtime.name if self.runtime else ""
+
 
 class Decider:
     """Answers the runtime. All of it runs on the event loop and none of it blocks."""
@@ -82,6 +88,7 @@ class Decider:
         self._volumes = keeper
         self._watch = watch
         self._reports = reports
+        self._images = images.Images()
         self._noting = False
         self._deciding: dict[object, float] = {}
         self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
@@ -95,10 +102,11 @@ class Decider:
         self.hook = config.hook
         directory = config.inject.volume_dir if config.inject.layout == "volume" else ""
         self._volumes.use(directory, config.host.root)
-        self.rules = config.policy(
+        self.rules = config.rules(
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
         self.markers = parse.markers(self.rules.request)
+        self._images.use(config.policy.cri_socket, config.policy.cri_timeout)
 
     async def configure(self, config: str, runtime: plugin.RuntimeInfo) -> None:
         """Take the runtime's configuration string."""
@@ -182,12 +190,20 @@ class Decider:
     async def _plan(
         self, container: containers.Container, parsed: parse.Parsed, deadline: float
     ) -> pipeline.Plan:
-        if parsed.request is None or parsed.error:
-            return pipeline.plan(container, host.Inventory(), self.rules, parsed=parsed)
-        if self.fault:
-            raise self.fault
         now = asyncio.get_running_loop().time
         by = deadline - _SHARE_FOR_THE_ANSWER
+        rules = self.rules
+        image = await self._images.of(
+            container, rules.request.access, self.connection.runtime_name, by - now()
+        )
+        if image:
+            parsed = parse.parse(container, rules.request, image)
+        if self.fault and parsed.request and not parsed.error:
+            raise self.fault
+        context = pipeline.Context(image=image)
+        if not pipeline.asks(container, rules, parsed, context):
+            return pipeline.plan(container, host.Inventory(), rules, context, parsed)
+        assert parsed.request is not None
         channels = fabric.channel_numbers(parsed.request)
         await self._watch.have_channels(channels, max(by - now(), _LEAST_WAIT))
         look = volumes = None
@@ -195,9 +211,13 @@ class Decider:
             look, volumes = self._watch.begin(), self._volumes.begin()
         rules = await self._complete_rules(by - now())
         inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), look)
+        ready = await self._volumes.ready(volumes)
+        # Nothing is awaited from here until the ledger has it: no two can be given one GPU.
         context = pipeline.Context(
             hook_token=self._reports.token(container.id),
-            volumes=await self._volumes.ready(volumes),
+            volumes=ready,
+            image=image,
+            holdings=self.ledger.holdings() if rules.request.access.exclusive else (),
         )
         plan = pipeline.plan(container, inventory, rules, context, parsed)
         self._volumes.want(plan.unprepared)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from nri_nvidia import errors, pipeline
+from nri_nvidia import errors, limits, pipeline
 from nri_nvidia.daemon import tallies
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.request import container as containers
@@ -36,6 +36,7 @@ class Entry:
     unless there is a record. `hook` is what its hook reported: empty before that, `ok`, or what
     went wrong; `notes` is what else it said. `door` is how it came: `nri`, or `runtime` for one of
     nri-nvidia-runtime. `source` is what its request was read from, empty if that is not known.
+    `shares` tells that its GPUs do not count as held.
     """
 
     container: containers.Container
@@ -48,6 +49,7 @@ class Entry:
     notes: tuple[str, ...] = ()
     door: str = "nri"
     source: str = ""
+    shares: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -100,8 +102,20 @@ class Ledger:
             ),
             driver_version=plan.driver_version,
             source=str(plan.request.source) if plan.request else "",
+            shares=plan.shares,
         )
         return decided
+
+    def holdings(self) -> tuple[limits.Holding, ...]:
+        """Give what is held, but by those that share."""
+        return tuple(
+            limits.Holding(
+                gpu=held.uuid, minor=held.minor, mig=held.mig, container=entry.container
+            )
+            for entry in self.entries.values()
+            if not entry.shares
+            for held in entry.held
+        )
 
     def adopt(self, entry: Entry) -> None:
         """Take in a container that was served before this process lived."""

@@ -75,6 +75,8 @@ def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]
         "duration_ms": round(decided.duration_ms, 3),
         "missed": missed,
         "rule": ledger.rule(plan),
+        "policy_rule": str(plan.rule) if plan.rule else None,
+        "shares": plan.shares,
         "ended": None,
         **found,
         "hook": None,

@@ -271,7 +271,7 @@ class Service:
         self._cdi.use()
 
     def _cdi_wanted(self) -> cdikeeper.Wanted:
-        rules = self._config.policy(interpreter=self._config.hook.interpreter)
+        rules = self._config.rules(interpreter=self._config.hook.interpreter)
         return cdikeeper.Wanted(cdi=self._config.cdi, hook=self._config.hook, rules=rules)
 
     async def _load(self, runtime_text: str) -> config_model.Config:

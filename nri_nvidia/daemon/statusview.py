@@ -142,5 +142,6 @@ def _decided(decided: ledger.Decided) -> dict[str, Any]:
         "reasons": [attrs.asdict(reason) for reason in plan.reasons],
         "asked": list(plan.request.devices) if plan.request else [],
         "gpus": [item.mig.uuid if item.mig else item.gpu.uuid for item in plan.assigned],
+        "policy_rule": str(plan.rule) if plan.rule else None,
         "duration_ms": round(decided.duration_ms, 3),
     }

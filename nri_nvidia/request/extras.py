@@ -31,6 +31,11 @@ def variable(group: model.Group) -> str:
     return _VARIABLES[group]
 
 
+def managing(kind: model.MigManagement) -> str:
+    """Give the variable by which a right over MIG is asked for."""
+    return _MANAGING[kind]
+
+
 def groups(env: Mapping[str, str]) -> tuple[model.Group, ...]:
     """Give the groups of nodes that the environment switches on."""
     return tuple(group for group, name in _VARIABLES.items() if env.get(name) == _ENABLED)

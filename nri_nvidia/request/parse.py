@@ -12,8 +12,9 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.reasons import Reason
+from nri_nvidia.request import claims, extras, model, names, policy, requirements
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import extras, model, names, policy, requirements
+from nri_nvidia.request import rules as access_rules
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
@@ -30,14 +31,19 @@ class Parsed:
 
     request: model.GpuRequest | None = None
     reasons: tuple[Reason, ...] = ()
-    error: errors.RequestError | None = None
+    error: errors.RequestError | errors.PolicyError | None = None
 
 
-def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parsed:
+def parse(
+    container: containers.Container,
+    rules: policy.RequestPolicy,
+    image: access_rules.Image | None = None,
+) -> Parsed:
     """Read a container's request by the order annotations > the pod's > mounts > environment.
 
     The channels are alternatives and are never merged (toolkit `image/devices.go`). IMEX channels
-    asked for by mounts do not count as a request for a GPU.
+    asked for by mounts do not count as a request for a GPU. What reaches beyond the container's
+    GPUs is in the request only where policy lets it be (`claims`).
     """
     env = container.environment()
     legacy = is_legacy_image(env)
@@ -65,22 +71,28 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         return Parsed(reasons=tuple(noted))
     noted += _passed_over(source, variable, devices, env, rules)
     named = extras.named(devices)
-    may_manage = container.privileged is True or (
-        container.namespace in rules.management_namespaces
-    )
-    devices, overseeing = _managing(named.devices, may_manage=may_manage)
-    groups = dict.fromkeys((*named.groups, *extras.groups(env)))
     request = model.GpuRequest(
         source=source,
-        devices=devices,
+        devices=named.devices,
         variable=variable,
         legacy_image=legacy,
         imex_channels=_with_named(named.imex_channels, container, rules),
-        groups=tuple(groups),
+        groups=tuple(dict.fromkeys((*named.groups, *extras.groups(env)))),
         capabilities=frozenset(),
     )
     try:
-        managed = extras.mig_management(env, privileged=may_manage)
+        held = _held(request, named, container=container, env=env, rules=rules, image=image)
+        noted += held.reasons
+        if held.error:
+            return Parsed(request=request, reasons=tuple(noted), error=held.error)
+        if named.devices and not held.devices:
+            return Parsed(reasons=tuple(noted))  # all that it named is ignored
+        request = attrs.evolve(
+            request,
+            devices=held.devices,
+            imex_channels=held.imex_channels,
+            groups=held.groups,
+        )
         chosen = capabilities(env, rules, legacy=legacy)
         wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
     except errors.RequestError as error:
@@ -92,10 +104,10 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> Parse
         requirements=wanted,
         all_lists=env.get("NVIDIA_REQUIRE_JETPACK") == "csv-mounts=all",
         disable_require=env.get(requirements.DISABLE, "") if wanted else "",
-        mig_management=overseeing or managed,
+        mig_management=held.overseeing or held.managed,
     )
     try:
-        extras.require_all(managed, env)
+        extras.require_all(held.managed, env)
     except errors.RequestError as error:
         return Parsed(request=request, reasons=tuple(noted), error=error)
     return Parsed(request=request, reasons=tuple(noted))
@@ -281,21 +293,6 @@ def _misread(mounts: Iterable[containers.Mount], rules: policy.RequestPolicy) ->
             )
 
 
-def _managing(
-    devices: tuple[str, ...], *, may_manage: bool
-) -> tuple[tuple[str, ...], tuple[model.MigManagement, ...]]:
-    """Give who may name NVIDIA's management device, and does, all GPUs and the rights over MIG.
-
-    In any other container's list the name stays, and is refused.
-    """
-    asked = any(
-        (name := names.qualified(d)) and name.kind == names.MANAGEMENT_KIND for d in devices
-    )
-    if asked and may_manage:
-        return ("all",), tuple(model.MigManagement)
-    return devices, ()
-
-
 def _cdi_mount(rest: str) -> str | None:
     """Read `vendor/class/device` or `vendor/class=device`; None for anything shorter."""
     vendor, _, remainder = rest.partition("/")
@@ -340,3 +337,39 @@ def _with_named(
     if named and not rules.ignore_imex_channels:
         return tuple(dict.fromkeys(named))
     return imex_channels(container, rules)
+
+
+def _held(
+    request: model.GpuRequest,
+    named: extras.Named,
+    *,
+    container: containers.Container,
+    env: Mapping[str, str],
+    rules: policy.RequestPolicy,
+    image: access_rules.Image | None,
+) -> claims.Held:
+    """Give what policy lets a request have; raises RequestError by NVIDIA's own rules."""
+    source = access_rules.source(request)
+    mounted = rules.accept_volume_mounts and any(
+        item.startswith("imex/") for item in _mount_requests(container.mounts)
+    )
+    if named.imex_channels:
+        imex = (source, request.variable)
+    elif mounted:
+        imex = (access_rules.Source.MOUNT, f"mounts below {MOUNT_ROOT}/imex")
+    else:
+        imex = (access_rules.Source.ENV, IMEX_CHANNELS)
+    return claims.hold(
+        claims.Asker(
+            container=container,
+            source=source,
+            variable=request.variable,
+            policy=rules,
+            image=image,
+        ),
+        claims.Held(
+            devices=request.devices, imex_channels=request.imex_channels, groups=request.groups
+        ),
+        env,
+        imex=imex,
+    )

@@ -3,7 +3,7 @@
 
 import attrs
 
-from nri_nvidia.request import model
+from nri_nvidia.request import model, rules
 
 
 @attrs.frozen(kw_only=True)
@@ -17,7 +17,7 @@ class RequestPolicy:
     those of the container annotations that hold CDI names; none where it is empty.
     `accept_pod_annotations` takes the place of NVIDIA's NRI plugin, which gives a pod what its
     annotations `nvidia.cdi.k8s.io` name. Pods of `management_namespaces` may name management
-    devices, as privileged containers may.
+    devices, as privileged containers may. `access` is the preset with the operator's rules.
     """
 
     accept_env_when_unprivileged: bool = True
@@ -30,3 +30,4 @@ class RequestPolicy:
     annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     accept_pod_annotations: bool = False
     management_namespaces: tuple[str, ...] = ()
+    access: rules.Access = attrs.field(factory=rules.Access)

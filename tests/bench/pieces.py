@@ -48,7 +48,7 @@ def decision(host: Path, runs: int) -> dict[str, list[int]]:
     """Measure the way from request to answer step by step."""
     warmup.warm_up()
     inventory = scan.scan(simulated.options_for(host))
-    rules = config_model.Config().policy(
+    rules = config_model.Config().rules(
         interpreter="/usr/bin/python3", report_socket="/run/nri-nvidia/hook.sock"
     )
     context = pipeline.Context(hook_token="0" * 32)

@@ -120,7 +120,7 @@ def test_settings_of_requests_reach_the_decision():
     cuda_compat_dir = "/opt/compat/"
     env = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"]
     """
-    rules = load.load([load.Text(name="c", toml=toml)]).policy(interpreter="/usr/bin/python3")
+    rules = load.load([load.Text(name="c", toml=toml)]).rules(interpreter="/usr/bin/python3")
     asked = rules.request
     assert (asked.annotation_prefixes, asked.management_namespaces, asked.swarm_resources) == (
         ("my.example/",), ("gpu-system",), ("DOCKER_RESOURCE_GPU",),

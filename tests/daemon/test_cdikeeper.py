@@ -28,7 +28,7 @@ class World:
         self.watch = watch
 
     def wanted(self):
-        rules = self.config.policy(interpreter="/usr/bin/python3")
+        rules = self.config.rules(interpreter="/usr/bin/python3")
         return cdikeeper.Wanted(cdi=self.config.cdi, hook=self.config.hook, rules=rules)
 
     def change(self, **changes):

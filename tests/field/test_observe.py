@@ -73,7 +73,7 @@ def test_what_the_image_lacks_for_graphics(tmp_path):
 def test_adjustment_can_be_seen(tmp_path):
     """FC-101: each device and mount of the answer stands in the explanation."""
     inventory = harness.built(tmp_path, gpus=harness.gpus(1))
-    rules = config_model.Config().policy(interpreter="/usr/bin/python3")
+    rules = config_model.Config().rules(interpreter="/usr/bin/python3")
     record, text = explained(inventory, *harness.asked("0"), rules=rules)
     assert record["edits"]["devices"]
     for device in record["edits"]["devices"]:

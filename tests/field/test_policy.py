@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from nri_nvidia import pipeline
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
+from nri_nvidia.request import parse, policy
+from nri_nvidia.request import rules as access_rules
 from nri_nvidia.testing import host_spec
 from tests import inventories
 
@@ -24,6 +25,61 @@ from .harness import asked, codes, decide, indices
 UUIDS = inventories.UUIDS
 TRUSTED = harness.requests(accept_volume_mounts=True, accept_env_when_unprivileged=False)
 BOTH = harness.requests(accept_volume_mounts=True)
+
+
+def strict(*rules):
+    """Give settings with the strict preset and rules, numbered from 1."""
+    access = access_rules.Access(preset=access_rules.Preset.STRICT, rules=rules)
+    return pipeline.Policy(request=policy.RequestPolicy(access=access))
+
+
+def for_namespace(name, action, *devices):
+    return access_rules.Rule(
+        number=1,
+        action=access_rules.Action(action),
+        namespaces=(name,),
+        devices=frozenset(map(access_rules.Kind, devices)),
+    )
+
+
+WEB = {"namespace": "default", "pod": "web", "name": "web"}
+
+
+def test_an_image_does_not_take_every_gpu_of_the_node():
+    """FC-077: a pod that `all` from its image would give everything gets nothing, and is told."""
+    plan = decide(inventories.EIGHT, *asked("all"), rules=strict(), **WEB)
+    assert (plan.decision, codes(plan)) == (pipeline.Decision.IGNORE, ["strict-policy"])
+    assert not plan.edits
+    allowed = strict(for_namespace("default", "allow", "all"))
+    assert indices(decide(inventories.EIGHT, *asked("all"), rules=allowed, **WEB)) == [*range(8)]
+
+
+def test_strict_breaks_no_pod_unless_told_to():
+    """FC-078: the pod is created without a GPU; a rule can refuse it."""
+    assert decide(inventories.EIGHT, *asked("all"), rules=strict(), **WEB).created
+    denying = strict(for_namespace("default", "deny"))
+    plan = decide(inventories.EIGHT, *asked("all"), rules=denying, **WEB)
+    assert (plan.decision, codes(plan)) == (pipeline.Decision.DENY, ["denied-by-rule"])
+
+
+def test_libraries_without_a_gpu_need_no_rule():
+    """FC-082: `none` gives the driver's files in strict too, and no GPU's node."""
+    plan = decide(inventories.EIGHT, *asked("none"), rules=strict(), **WEB)
+    assert (plan.decision, indices(plan), codes(plan)) == (pipeline.Decision.INJECT, [], [])
+    assert any(m.destination.endswith("/libcuda.so.1") for m in plan.edits.mounts)
+    assert not any(d.path == "/dev/nvidia0" for d in plan.edits.devices)
+
+
+def test_management_is_for_namespaces_that_may():
+    """FC-121: another's request for it is left out with a reason; a listed one's is honoured."""
+    env = (*asked(UUIDS[1]), "NVIDIA_MIG_CONFIG_DEVICES=all")
+    rules = strict(for_namespace("gpu-system", "allow", "mig-config", "uuid"))
+    plan = decide(inventories.EIGHT, *env, rules=rules, namespace="team-a", pod="p")
+    assert (indices(plan), codes(plan)) == ([1], ["strict-policy-beyond"])
+    assert plan.request.mig_management == ()
+    plan = decide(inventories.EIGHT, *env, rules=rules, namespace="gpu-system", pod="p")
+    assert codes(plan)[:2] == ["allowed-by-rule", "allowed-by-rule"]
+    assert [str(kind) for kind in plan.request.mig_management] == ["config"]
 
 
 def claim(*names):
