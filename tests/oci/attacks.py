@@ -97,6 +97,9 @@ ATTACKS = {
     "a million files": Proof(
         "test_hostile_files.test_a_million_files", "test_hostile_files.test_many_files"
     ),
+    "the driver's directory written to": Proof(
+        "test_steps_inside.test_the_drivers_directory_is_not_written_to"
+    ),
     "user mounts anywhere": Proof("test_defences.test_users_mounts_are_not_written_to"),
     "mounts that spread to the host": Proof(
         "test_attacks.test_mounts_are_not_propagated", "test_defences.test_mounts_are_private"

@@ -55,3 +55,22 @@ def test_cve_2024_0134_a_module_by_a_link(case, runtime, canary):
         ready.run(runtime, ["/bin/quiet"], options=options)
         outcome[name] = (canary / "nvidia-drm_gbm.so").is_symlink()
     assert outcome == {"with": False, "without": True}
+
+
+def test_the_drivers_directory_is_not_written_to(case, runtime, place):
+    """A prepared directory, which other containers have too, is read-only in the view.
+
+    crun makes the container's own mount read-only after the hook only.
+    """
+    options, outcome = ["--alias", "libcuda.so=libcuda.so.1"], {}
+    writable = (
+        "restrict(open_in(view, place), writable=False)",
+        ("restrict(open_in(view, place), writable=True)"),
+    )
+    for name, ready in both_ways(case, writable):
+        driver = shutil.copytree(case.toolbox.driver, place / f"driver-{name}")
+        before = bundles.snapshot(driver)
+        mounts = [bundles.bind(driver, bundles.LIBRARY_DIR)]
+        ready.run(runtime, ["/bin/quiet"], mounts=mounts, options=options)
+        outcome[name] = bundles.snapshot(driver) != before
+    assert outcome == {"with": False, "without": True}
