@@ -23,6 +23,7 @@ VERBS = {
     "config": "the settings in force and where each comes from; checks a file of settings",
     "plan": "what one container would get on a host, with nothing running",
     "cdi": "this node's devices as CDI specifications: generate, list, validate",
+    "configure": "enable it in containerd, docker, CRI-O, nerdctl or podman: show, apply, undo",
     "devices": "the GPUs, device nodes and driver files of this node",
 }
 

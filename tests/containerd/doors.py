@@ -82,20 +82,23 @@ class Inside:
 @contextlib.asynccontextmanager
 async def ctr(
     engine: engines.Engine,
-    runtime: Path,
+    runtime: Path | None,
     env: Mapping[str, str],
     image: str = "debian",
     options: Sequence[str] = (),
 ) -> AsyncIterator[Inside]:
-    """Run a container by containerd's own client, which NRI does not see."""
+    """Run a container by containerd's own client, which NRI does not see.
+
+    Without a runtime the client names none.
+    """
     name = f"ctr-{next(_NUMBERS)}"
     async with engine.client() as client:
         reference = await engine.use_image(image, client)
     variables = [word for key, value in env.items() for word in ("--env", f"{key}={value}")]
     try:
         await engine.ctr(
-            "run", "-d", "--runc-binary", str(runtime), "--cgroup", f"{engine.cgroup}/{name}",
-            *variables, *options, reference, name, "/probe", "pause",
+            "run", "-d", *(["--runc-binary", str(runtime)] if runtime else []),
+            "--cgroup", f"{engine.cgroup}/{name}", *variables, *options, reference, name, "/probe", "pause",
         )  # fmt: skip
     except engines.EngineError as error:
         with contextlib.suppress(engines.EngineError):
@@ -105,7 +108,8 @@ async def ctr(
         # ctr's own exec loses output on a busy machine.
         space = ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"]
         root = ["--root", "/run/containerd/runc/k8s.io"]
-        yield Inside(name, [*space, runtime, *root, "exec", name])
+        program = runtime or engine.programs[0].path
+        yield Inside(name, [*space, program, *root, "exec", name])
     finally:
         with contextlib.suppress(engines.EngineError):
             await engine.ctr("task", "rm", "-f", name)

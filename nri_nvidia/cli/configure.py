@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia configure`: engines' own configuration, shown as a diff, applied, undone."""
+
+import argparse
+import difflib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from nri_nvidia import errors
+from nri_nvidia.configure import containerd, engines, files, model
+
+ENGINES = {
+    "containerd": (containerd.propose, "switch NRI on (1.7; 2.x has it on)"),
+    "docker": (engines.docker, "register nri-nvidia-runtime in daemon.json"),
+    "crio": (engines.crio, "switch NRI on (before 1.30)"),
+    "nerdctl": (engines.nerdctl, "nri-nvidia-runtime in the place of its containerd's runc"),
+    "podman": (engines.podman, "register nri-nvidia-runtime in containers.conf.d"),
+}
+_RUNTIME = "nri-nvidia-runtime"
+_VERSIONS = {"containerd": r"\sv?(\d+\.\d+\S*)", "crio": r"version:?\s+v?(\d+\.\d+\S*)"}
+_LIMIT = 5
+_LONGEST = 20_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add an engine each, with its options."""
+    verbs = parser.add_subparsers(dest="engine", metavar="ENGINE", required=True)
+    for name, (_, summary) in ENGINES.items():
+        own = verbs.add_parser(name, help=summary, description=summary)
+        doing = own.add_mutually_exclusive_group()
+        doing.add_argument("--apply", action="store_true", help="do it (default: show it)")
+        doing.add_argument(
+            "--undo", action="store_true", help="put back what was there before --apply"
+        )
+        own.add_argument("--root", metavar="DIR", default="/", help="a node's / (default: /)")
+        if name != "nerdctl":
+            own.add_argument("--config", metavar="PATH", default="", help="not the usual file")
+        if name in _VERSIONS:
+            own.add_argument("--engine-version", metavar="N", help="default: asked of the program")
+            own.add_argument(
+                "--require",
+                action="store_true",
+                help="no container is created without this plugin (containerd 2.2, CRI-O 1.34)",
+            )
+        if name == "containerd":
+            own.add_argument(
+                "--transparent",
+                action="store_true",
+                help=f"{_RUNTIME} in the place of runc for every client, as ctr and nerdctl",
+            )
+        if name in {"containerd", "nerdctl"}:
+            own.add_argument(
+                "--unit", metavar="UNIT", default="containerd.service", help="its systemd unit"
+            )
+        if name in {"docker", "podman"}:
+            own.add_argument(
+                "--default", action="store_true", help="the runtime of all containers"
+            )
+        if name == "docker":
+            own.add_argument(
+                "--cdi", action="store_true", help="switch CDI on (docker 25 to 28.1)"
+            )
+        if name != "crio":
+            own.add_argument(
+                "--runtime-path", metavar="PATH", help=f"{_RUNTIME}'s (default: ours)"
+            )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Show what is to change, change it or put it back."""
+    disk = files.Disk(options.root)
+    if options.undo:
+        changes = disk.undoing(options.engine)
+        disk.undo(options.engine)
+        _show(changes)
+        _say(["put back; restart the engine for it to count"])
+        return 0
+    propose, _ = ENGINES[options.engine]
+    proposal = propose(disk, _options(options, disk))
+    needed = proposal.needed
+    _show(needed)
+    _say(proposal.notes)
+    if not needed:
+        if not proposal.notes or options.engine not in {"containerd", "crio"}:
+            _say(["everything is as it should be: nothing to do"])
+        return 0
+    if not options.apply:
+        _say(["nothing is changed yet: repeat it with --apply"])
+        return 0
+    _say(disk.apply(options.engine, needed))
+    if proposal.then:
+        _say([f"done; for it to count: {' && '.join(proposal.then)}"])
+    else:
+        _say(["done; it counts from the next container on"])
+    return 0
+
+
+def _options(given: argparse.Namespace, disk: files.Disk) -> model.Options:
+    named = vars(given)
+    user = ""
+    if os.geteuid() != 0 and given.root == "/":
+        user = os.environ.get("XDG_CONFIG_HOME") or str(pathlib.Path.home() / ".config")
+    return model.Options(
+        config=named.get("config") or "",
+        release=_release(given, disk),
+        runtime=_runtime(named["runtime_path"]) if "runtime_path" in named else "",
+        user=user,
+        **{name: named[name] for name in ("unit", "require", "default", "cdi", "transparent")
+           if name in named},
+    )  # fmt: skip
+
+
+def _release(given: argparse.Namespace, disk: files.Disk) -> str:
+    """Give the engine's version; asked of the program where that is the one of the files."""
+    pattern = _VERSIONS.get(given.engine)
+    if pattern is None:
+        return ""
+    if given.engine_version:
+        return str(given.engine_version)
+    if given.root != "/":
+        return ""
+    if (
+        given.engine == "containerd"
+        and containerd.owned(given.config or containerd.usual(disk))[0]
+    ):
+        return ""  # these bring a containerd of their own
+    try:
+        done = subprocess.run(
+            [given.engine, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", check=False, timeout=_LIMIT,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(pattern, done.stdout, re.IGNORECASE)
+    return found[1] if found else ""
+
+
+def _runtime(given: str | None) -> str:
+    """Give nri-nvidia-runtime's path: the one named, beside this program, or on PATH."""
+    if given:
+        return str(pathlib.Path(given).absolute())
+    for place in (sys.argv[0], sys.executable):
+        beside = pathlib.Path(place).absolute().parent / _RUNTIME
+        if os.access(beside, os.X_OK):
+            return str(beside)
+    found = shutil.which(_RUNTIME)
+    if found:
+        return str(pathlib.Path(found).absolute())
+    raise errors.ConfigError(
+        f"{_RUNTIME} is neither beside this program nor on PATH",
+        hint="name it by --runtime-path",
+    )
+
+
+def _show(changes: Iterable[model.File | model.Link]) -> None:
+    for change in changes:
+        if isinstance(change, model.Link):
+            before = [f"{change.before}\n"] if change.before else []
+            after = [f"{change.target}\n"] if change.target else []
+            name = f"{change.path} (a link)"
+        else:
+            before = (change.before or "").splitlines(keepends=True)
+            after = change.after.splitlines(keepends=True)
+            name = change.path
+        lines = difflib.unified_diff(
+            before, after, name if before else "/dev/null", name if after else "/dev/null"
+        )
+        for line in lines:
+            end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
+            parts = line.rstrip("\r\n").split("\t")
+            sys.stdout.write("\t".join(errors.printable(part, _LONGEST) for part in parts))
+            sys.stdout.write(end or "\n")
+
+
+def _say(texts: Iterable[str]) -> None:
+    for text in texts:
+        sys.stderr.write(f"nri-nvidia: {errors.printable(text)}\n")

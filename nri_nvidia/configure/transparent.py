@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every client of one containerd served: our runtime is what its shims find as `runc`.
+
+A shim looks for `runc` on the PATH that it has from containerd, unless a client or the CRI's
+configuration names another program. So a directory of ours with a link of that name comes first
+on containerd's PATH. Where the link leads nowhere, as after removal, the next `runc` is found.
+"""
+
+import posixpath
+import re
+import shlex
+
+from nri_nvidia import errors
+from nri_nvidia.configure import model
+
+DIRECTORY = "/usr/local/lib/nri-nvidia/transparent"
+_SYSTEM = "/etc/systemd/system"
+_UNITS = (
+    _SYSTEM,
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = re.compile(r"^\s*Environment\s*=\s*(.*)$")
+
+
+def propose(tree: model.Tree, options: model.Options) -> model.Proposal:
+    """Give the link and the drop-in of the unit."""
+    unit = options.unit
+    if "/" in unit or not unit.endswith(".service"):
+        raise errors.ConfigError(f"--unit {unit}: no service of systemd's", hint="NAME.service")
+    drop_in = f"{_SYSTEM}/{unit}.d/{model.DROP_IN}.conf"
+    path = _without(_path(tree, unit, drop_in))
+    text = (
+        "# Written by nri-nvidia configure: what this finds as runc is nri-nvidia-runtime.\n"
+        f'[Service]\nEnvironment="PATH={DIRECTORY}:{path}"\n'
+    )
+    notes = [] if _fragment(tree, unit) else [f"{unit}: there is no such unit among systemd's"]
+    changes = (
+        model.Link(
+            path=f"{DIRECTORY}/runc", before=tree.link(f"{DIRECTORY}/runc"), target=options.runtime
+        ),
+        model.File(path=drop_in, before=tree.text(drop_in), after=text),
+    )
+    return model.Proposal(
+        changes=changes,
+        notes=tuple(notes),
+        then=("systemctl daemon-reload", f"systemctl restart {unit.removesuffix('.service')}"),
+    )
+
+
+def _path(tree: model.Tree, unit: str, own: str) -> str:
+    """Give the PATH that the unit sets by itself, else systemd's usual one."""
+    path = _PATH
+    fragment = _fragment(tree, unit)
+    named = {
+        name: f"{directory}/{unit}.d/{name}"
+        for directory in reversed(_UNITS)
+        for name in tree.names(f"{directory}/{unit}.d")
+        if name.endswith(".conf")
+    }
+    for place in [fragment, *(named[name] for name in sorted(named))]:
+        for line in (tree.text(place) or "").splitlines() if place and place != own else ():
+            found = _ENVIRONMENT.match(line)
+            if found:
+                path = _assigned(found[1]) or path
+    return path
+
+
+def _assigned(words: str) -> str:
+    try:
+        pairs = [word.partition("=") for word in shlex.split(words)]
+    except ValueError:
+        return ""
+    return next((value for name, _, value in reversed(pairs) if name == "PATH"), "")
+
+
+def _fragment(tree: model.Tree, unit: str) -> str:
+    there = (f"{directory}/{unit}" for directory in _UNITS)
+    return next((path for path in there if tree.text(path) is not None), "")
+
+
+def _without(path: str) -> str:
+    return ":".join(part for part in path.split(":") if posixpath.normpath(part) != DIRECTORY)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to change for docker, podman, CRI-O and nerdctl."""
+
+import json
+import tomllib
+
+import pytest
+
+from nri_nvidia import errors
+from nri_nvidia.configure import engines, transparent
+
+from .trees import RUNTIME, Paper, options, settled
+
+PODMAN = "/etc/containers/containers.conf.d/50-nri-nvidia.conf"
+CRIO = "/etc/crio/crio.conf.d/50-nri-nvidia.conf"
+
+
+@pytest.mark.parametrize("text", [None, "", "{}"])
+def test_docker_from_nothing(text):
+    """docker takes an empty file for none."""
+    tree = Paper() if text is None else Paper({engines.DOCKER: text})
+    after = settled(engines.docker, tree, options())
+    assert json.loads(after.files[engines.DOCKER]) == {
+        "runtimes": {"nri-nvidia": {"path": RUNTIME}}
+    }
+
+
+def test_docker_keeps_what_is_there():
+    """Other runtimes, order and form; a reload is enough, but not for CDI."""
+    text = '{\n  "runtimes": {"other": {"path": "/o", "runtimeArgs": []}},\n  "debug": true\n}\n'
+    tree = Paper({engines.DOCKER: text})
+    after = settled(engines.docker, tree, options(default=True))
+    assert after.files[engines.DOCKER] == (
+        '{\n  "runtimes": {"other": {"path": "/o", "runtimeArgs": []}, "nri-nvidia": {"path": "'
+        + RUNTIME
+        + '"}},\n  "debug": true,\n  "default-runtime": "nri-nvidia"\n}\n'
+    )
+    assert engines.docker(tree, options()).then == ("systemctl reload docker",)
+    found = engines.docker(tree, options(cdi=True))
+    assert found.then == ("systemctl restart docker",)
+    assert json.loads(found.needed[0].after)["features"] == {"cdi": True}
+
+
+@pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": {"nri-nvidia": 3}}'])
+def test_docker_refuses_another_shape(text):
+    """It would not start with that either."""
+    with pytest.raises(errors.ConfigError, match="is no object"):
+        engines.docker(Paper({engines.DOCKER: text}), options())
+
+
+def test_a_users_own_docker_and_podman():
+    """Their files are in the user's configuration directory."""
+    docker = engines.docker(Paper(), options(user="/home/u/.config"))
+    assert docker.needed[0].path == "/home/u/.config/docker/daemon.json"
+    assert docker.then == ("systemctl --user reload docker",)
+    podman = engines.podman(Paper(), options(user="/home/u/.config"))
+    assert podman.needed[0].path.startswith("/home/u/.config/containers/containers.conf.d/")
+
+
+def test_podman():
+    """By a drop-in; as the default one by one key more."""
+    after = settled(engines.podman, Paper(), options())
+    assert tomllib.loads(after.files[PODMAN]) == {
+        "engine": {"runtimes": {"nri-nvidia": [RUNTIME]}}
+    }
+    after = settled(engines.podman, after, options(default=True))
+    assert tomllib.loads(after.files[PODMAN])["engine"]["runtime"] == "nri-nvidia"
+
+
+@pytest.mark.parametrize(
+    ("files", "release", "needed"),
+    [
+        ({}, "1.30.2", False),
+        ({}, "1.28.0", True),
+        ({}, "", True),
+        ({"/etc/crio/crio.conf": "[crio.nri]\nenable_nri = true\n"}, "1.28.0", False),
+        ({"/etc/crio/crio.conf.d/10-a.conf": "[crio.nri]\nenable_nri = false\n"}, "1.30.0", True),
+    ],
+)
+def test_crio(files, release, needed):
+    """On by default from 1.30; the last file that names it decides."""
+    assert bool(engines.crio(Paper(files), options(release=release)).needed) is needed
+    after = settled(engines.crio, Paper(files), options(release=release))
+    if needed:
+        assert tomllib.loads(after.files[CRIO])["crio"]["nri"] == {"enable_nri": True}
+
+
+def test_crio_with_a_later_file_that_switches_it_off():
+    """Ours would not count: that file is named."""
+    files = {"/etc/crio/crio.conf.d/99-z.conf": "[crio.nri]\nenable_nri = false\n"}
+    with pytest.raises(errors.ConfigError, match=r"99-z\.conf: switches NRI off"):
+        engines.crio(Paper(files), options(release="1.30.0"))
+
+
+def test_crio_required():
+    """From 1.34 on, beside those that are required already."""
+    table = "crio.nri.default_validator"
+    files = {
+        "/etc/crio/crio.conf.d/10-a.conf": f"[{table}]\nnri_validator_required_plugins = ['x']\n"
+    }
+    after = settled(engines.crio, Paper(files), options(release="1.34.0", require=True))
+    found = tomllib.loads(after.files[CRIO])["crio"]["nri"]["default_validator"]
+    assert found["nri_validator_required_plugins"] == ["x", "nri-nvidia"]
+    with pytest.raises(errors.ConfigError, match=r"1\.34 and later"):
+        engines.crio(Paper(files), options(release="1.30.0", require=True))
+
+
+def test_nerdctl():
+    """Its own file has no key for a runtime, which is said."""
+    found = engines.nerdctl(Paper(), options())
+    assert found.changes == transparent.propose(Paper(), options()).changes
+    assert "nerdctl.toml has no key" in found.notes[-1]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing engines' configuration, and putting it back."""
+
+import os
+import stat
+
+import pytest
+
+from nri_nvidia import errors
+from nri_nvidia.configure import files, model
+
+MAIN = "/etc/containerd/config.toml"
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node with one file of an owner and a mode of its own."""
+    place = tmp_path / "etc/containerd"
+    place.mkdir(parents=True)
+    (place / "config.toml").write_bytes(b"version = 2\r\n")
+    (place / "config.toml").chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(place / "config.toml", 12, 34)
+    return tmp_path
+
+
+def change(disk, after, path=MAIN):
+    return model.File(path=path, before=disk.text(path), after=after)
+
+
+def everything(root):
+    """Give what is below a directory: content, mode and owner."""
+    return {
+        str(path.relative_to(root)): (
+            os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes(),
+            path.lstat().st_mode,
+            path.lstat().st_uid,
+            path.lstat().st_gid,
+        )
+        for path in sorted(root.rglob("*"))
+        if not str(path).startswith(f"{root}/var")
+    }
+
+
+def test_applied_and_undone(node):
+    """Mode and owner stay; afterwards not a byte and no directory is other than before."""
+    before = everything(node)
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/a/b/own.conf", before=None, after="x\n")
+    link = model.Link(path="/usr/l/runc", before=None, target="/opt/r")
+    told = disk.apply("containerd", (change(disk, "version = 3\n"), own, link))
+    assert told == [f"{MAIN}: as it was in {MAIN}.before-nri-nvidia"]
+    during = everything(node)
+    assert during["etc/containerd/config.toml"] == (
+        b"version = 3\n", *before["etc/containerd/config.toml"][1:],
+    )  # fmt: skip
+    assert stat.S_IMODE(during["etc/a/b/own.conf"][1]) == 0o644
+    assert during["usr/l/runc"][0] == "/opt/r"
+    assert [each.path for each in disk.undoing("containerd")] == [MAIN, own.path, link.path]
+    disk.undo("containerd")
+    assert everything(node) == before
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
+    with pytest.raises(errors.ConfigError, match="nothing is recorded"):
+        disk.undo("containerd")
+
+
+def test_undone_after_two_changes(node):
+    """The way back leads to the content before the first."""
+    before = everything(node)
+    disk = files.Disk(str(node))
+    disk.apply("containerd", (change(disk, "a = 1\n"),))
+    assert disk.apply("containerd", (change(disk, "a = 2\n"),)) == []
+    disk.undo("containerd")
+    assert everything(node) == before
+
+
+def test_what_a_user_changed_is_not_undone(node):
+    """Nothing is, and where the former content is kept is said."""
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/own.conf", before=None, after="x\n")
+    disk.apply("containerd", (own, change(disk, "a = 1\n")))
+    (node / "etc/containerd/config.toml").write_text("a = 1\nmine = 1\n")
+    with pytest.raises(errors.ConfigError, match="changed since") as caught:
+        disk.undo("containerd")
+    assert f"{MAIN}.before-nri-nvidia" in caught.value.hint
+    assert (node / "etc/own.conf").exists()
+    # A later change keeps the user's as what to go back to.
+    disk.apply("containerd", (change(disk, "a = 2\n"),))
+    disk.undo("containerd")
+    assert (node / "etc/containerd/config.toml").read_text() == "a = 1\nmine = 1\n"
+    assert (
+        node / "etc/containerd/config.toml.before-nri-nvidia"
+    ).read_bytes() == b"version = 2\r\n"
+
+
+def test_an_interrupted_change_can_be_undone(node, monkeypatch):
+    """It was recorded before it was made."""
+    before = everything(node)
+    disk = files.Disk(str(node))
+    write = files.Disk._write
+
+    def fails(self, path, data, *, like=""):
+        if path == MAIN:
+            raise OSError(28, "No space left on device", path)
+        write(self, path, data, like=like)
+
+    monkeypatch.setattr(files.Disk, "_write", fails)
+    with pytest.raises(OSError, match="No space"):
+        disk.apply("containerd", (change(disk, "a = 1\n"),))
+    monkeypatch.undo()
+    disk.undo("containerd")
+    assert everything(node) == before
+
+
+def test_links_are_told_and_not_followed(node):
+    """Neither to the file nor out of the root."""
+    disk = files.Disk(str(node))
+    (node / "etc/linked.toml").symlink_to("/etc/passwd")
+    with pytest.raises(errors.ConfigError, match="is a link to /etc/passwd"):
+        disk.text("/etc/linked.toml")
+    (node / "etc/out").symlink_to("/tmp")
+    with pytest.raises(errors.ConfigError, match="out of"):
+        disk.text("/etc/out/x.toml")
+
+
+def test_what_is_no_text_is_refused(node):
+    """With its line."""
+    (node / "etc/x").write_bytes(b"a\n\xff\n")
+    with pytest.raises(errors.ConfigError, match="/etc/x:2: not UTF-8"):
+        files.Disk(str(node)).text("/etc/x")
+    with pytest.raises(errors.ConfigError, match="is no file"):
+        files.Disk(str(node)).text("/etc/containerd")
+    assert files.Disk(str(node)).text("/etc/nothing/here") is None
+
+
+def test_a_file_in_the_links_place(node):
+    """Is never replaced."""
+    with pytest.raises(errors.ConfigError, match="is no link"):
+        files.Disk(str(node)).link(MAIN)

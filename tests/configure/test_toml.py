@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes in TOML."""
+
+import tomllib
+
+import pytest
+
+from nri_nvidia import errors
+from nri_nvidia.configure import toml
+
+NRI = ("plugins", "io.containerd.nri.v1.nri")
+
+
+def lines_changed(before, after):
+    """Give the lines that are in one of two texts alone."""
+    old, new = before.splitlines(), after.splitlines()
+    return [line for line in old if line not in new], [line for line in new if line not in old]
+
+
+def test_a_value_alone_is_changed():
+    """Comments, order, blank lines and the line's own comment stay."""
+    text = (
+        '# mine\nversion = 2\n\n[plugins]\n  [plugins."io.containerd.nri.v1.nri"]  # ours\n'
+        "    disable = true   # as it came\n    socket_path = '/x'\n\n# the end\n"
+    )
+    after = toml.put("f", text, NRI, {"disable": False})
+    assert lines_changed(text, after) == (
+        ["    disable = true   # as it came"],
+        ["    disable = false   # as it came"],
+    )
+
+
+@pytest.mark.parametrize("text", ["", "version = 2", "version = 2\n", "[grpc]\nuid = 0\n"])
+def test_a_missing_table_is_added_at_the_end(text):
+    """After a blank line; what was there is the beginning of the result."""
+    after = toml.put("f", text, NRI, {"disable": False})
+    assert after.startswith(text)
+    assert tomllib.loads(after) == {
+        **tomllib.loads(text),
+        "plugins": {"io.containerd.nri.v1.nri": {"disable": False}},
+    }
+
+
+def test_line_ends_stay_as_they_are():
+    """A file with CR LF gets no lines without."""
+    text = "version = 2\r\n[plugins.'io.containerd.nri.v1.nri']\r\n  disable = true\r\n"
+    changed = toml.put("f", text, NRI, {"disable": False})
+    assert changed == text.replace("true", "false")
+    added = toml.put("f", "version = 2\r\n", NRI, {"disable": False})
+    assert added.count("\n") == added.count("\r\n") == 4
+
+
+def test_tables_out_of_order():
+    """containerd's users append tables of plugins behind others."""
+    text = '[plugins."a"]\nx = 1\n[grpc]\ny = 1\n[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
+    after = toml.put("f", text, NRI, {"disable": False})
+    assert after == text.replace("true", "false")
+    with_more = toml.put("f", text, (*NRI, "default_validator"), {"enable": True})
+    assert tomllib.loads(with_more)["plugins"][NRI[1]]["default_validator"] == {"enable": True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plugins = {a = {x = 1}}\n", "plugins = 3\n", 'plugins."io.containerd.nri.v1.nri" = "on"\n'],
+)
+def test_a_form_that_defeats_the_change_is_refused(text):
+    """Rather than that something else is written."""
+    with pytest.raises(errors.ConfigError, match="cannot be changed safely") as caught:
+        toml.put("f", text, NRI, {"disable": False})
+    assert "[plugins" in caught.value.hint
+
+
+def test_what_cannot_be_read_is_refused_with_its_line():
+    """The line and the reason are said."""
+    with pytest.raises(errors.ConfigError, match=r"f: not valid TOML: .*line 2"):
+        toml.put("f", "version = 2\ndisable = \n", NRI, {"disable": False})
+
+
+def test_items_are_taken_out_of_a_list():
+    """The others and their comments stay."""
+    text = 'disabled_plugins = [\n  "a", # one\n  "b",\n  "c", # three\n]\nx = 1\n'
+    after = toml.remove("f", text, "disabled_plugins", ["b"])
+    assert tomllib.loads(after) == {"disabled_plugins": ["a", "c"], "x": 1}
+    assert "# one" in after
+    assert "# three" in after
