@@ -12,7 +12,8 @@ import re
 import select
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -79,25 +80,57 @@ class Inside:
 
 def inside(root: roots.Root, container: str, library_dir: str) -> Inside | None:
     """Look into a container by its id; None where none of its processes is seen."""
+    pid = _first_process(root, container)
+    if pid is None:
+        return None
+    own = roots.Root(root.on_disk(f"/proc/{pid}/root"))
+    there = {found for place in _LIBRARIES for found in own.entries(place)}
+    there |= {
+        found
+        for place in _LIBRARIES
+        for folder in own.entries(place)
+        if folder.endswith("-linux-gnu")
+        for found in own.entries(f"{place}/{folder}")
+    }
+    return Inside(
+        pid=pid,
+        shadows=tuple(_shadows(root, pid, library_dir)),
+        lacking=tuple(library for library in _FOR_GRAPHICS if library not in there),
+    )
+
+
+def stripped(
+    root: roots.Root, held: Iterable[Mapping[str, Any]], inventory: host.Inventory
+) -> tuple[model.Stripped, ...]:
+    """Give the containers that were given a GPU's node and do not have it.
+
+    `held` are the containers of the daemon's status. One without a process has not started yet.
+    """
+    found = []
+    for entry in held:
+        paths = [
+            gpu.node.path
+            for gpu in inventory.gpus
+            if gpu.node and {gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)} & {*entry["gpus"]}
+        ]
+        pid = _first_process(root, entry["id"]) if paths else None
+        if pid is None:
+            continue
+        inside = root.on_disk(f"/proc/{pid}/root")
+        lost = [path for path in paths if not os.path.lexists(f"{inside}{path}")]
+        # It may have ended meanwhile: then nothing at all is there.
+        if lost and os.path.lexists(f"{inside}/dev"):
+            found.append(model.Stripped(container=entry["id"], pid=pid, nodes=tuple(lost)))
+    return tuple(found)
+
+
+def _first_process(root: roots.Root, container: str) -> int | None:
+    """Give the lowest process id in a container's cgroup."""
     if len(container) < _SHORTEST:
         return None
     for name in sorted(filter(str.isdigit, root.entries("/proc")), key=int):
         if container in (root.text(f"/proc/{name}/cgroup") or ""):
-            pid = int(name)
-            own = roots.Root(root.on_disk(f"/proc/{pid}/root"))
-            there = {found for place in _LIBRARIES for found in own.entries(place)}
-            there |= {
-                found
-                for place in _LIBRARIES
-                for folder in own.entries(place)
-                if folder.endswith("-linux-gnu")
-                for found in own.entries(f"{place}/{folder}")
-            }
-            return Inside(
-                pid=pid,
-                shadows=tuple(_shadows(root, pid, library_dir)),
-                lacking=tuple(library for library in _FOR_GRAPHICS if library not in there),
-            )
+            return int(name)
     return None
 
 

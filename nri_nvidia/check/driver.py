@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nri_nvidia.check import runtime
-from nri_nvidia.check.model import Facts, Finding, Holder, Severity
+from nri_nvidia.check.model import Facts, Finding, Holder, Severity, Stripped
 from nri_nvidia.host import model as host
 
 _ERRORS = frozenset(
@@ -63,6 +63,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _fabric(facts)
     yield from _persistence(facts, inventory)
     yield from _stale(facts, inventory)
+    yield from _stripped(facts)
     yield from _denied(facts)
     yield from _shadowed(facts)
 
@@ -170,6 +171,17 @@ def _stale(facts: Facts, inventory: host.Inventory) -> Iterator[Finding]:
             )
 
 
+def _stripped(facts: Facts) -> Iterator[Finding]:
+    for found in facts.stripped:
+        yield Finding(
+            code="adjustment-not-applied",
+            severity=Severity.ERROR,
+            message=f"{_who(facts, found)} was to get {', '.join(found.nodes)} and does not have "
+            "it: another NRI plugin, or a validator of the runtime, took it out",
+            command=f"crictl inspect {found.container[:12]}",
+        )
+
+
 def _denied(facts: Facts) -> Iterator[Finding]:
     for holder in facts.holders:
         if holder.denied:
@@ -211,7 +223,7 @@ def _known(facts: Facts, container: str) -> Mapping[str, Any] | None:
     return next((entry for entry in told if entry["id"] == container), None)
 
 
-def _who(facts: Facts, holder: Holder) -> str:
+def _who(facts: Facts, holder: Holder | Stripped) -> str:
     known = _known(facts, holder.container)
     if known is None:
         return f"the container of process {holder.pid}"

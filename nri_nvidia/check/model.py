@@ -82,6 +82,15 @@ class Holder:
 
 
 @attrs.frozen(kw_only=True)
+class Stripped:
+    """A running container that lacks nodes which the runtime was told to give it."""
+
+    container: str
+    pid: int
+    nodes: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
 class CdiSpec:
     """A CDI specification for NVIDIA's devices; `missing` are host files that it names in vain."""
 
@@ -133,6 +142,7 @@ class Facts:
     inventory_error: host.Problem | None = None
     char_links: tuple[CharLink, ...] = ()
     holders: tuple[Holder, ...] = ()
+    stripped: tuple[Stripped, ...] = ()
     ldconfig: str | None = None
     kubelet: bool = False
     selinux: bool | None = None

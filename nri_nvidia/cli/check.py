@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import cli, errors
-from nri_nvidia.check import containerd, gather, model, report
+from nri_nvidia.check import containerd, containers, gather, model, report
 from nri_nvidia.cli import daemon, output, settings
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import root as roots
@@ -70,7 +70,11 @@ def facts(options: argparse.Namespace) -> model.Facts:
         # It need not be on our PATH, and what runs counts more than what lies there.
         known = attrs.evolve(gathered.versions, containerd=str(told["version"]))
         gathered = attrs.evolve(gathered, versions=known)
-    return attrs.evolve(gathered, status=status)
+    lost: tuple[model.Stripped, ...] = ()
+    if gathered.inventory is not None:
+        served = [entry for entry in status["containers"] if entry["door"] == "nri"]
+        lost = containers.stripped(where.root, served, gathered.inventory)
+    return attrs.evolve(gathered, status=status, stripped=lost)
 
 
 def document(found: Sequence[model.Finding]) -> dict[str, Any]:

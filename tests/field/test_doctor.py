@@ -6,8 +6,9 @@ import tomllib
 
 import pytest
 
-from nri_nvidia.check import driver, model
+from nri_nvidia.check import containers, driver, model
 from nri_nvidia.host import char_links, options, scan
+from nri_nvidia.host import root as roots
 from tests import inventories
 from tests.check import nodes
 
@@ -118,3 +119,29 @@ def test_one_command_names_each_cause_first(tmp_path, capsys):
         _, findings = node.findings(capsys)
         assert findings[0]["code"] == code
         assert all(finding["command"] for finding in findings)
+
+
+def test_what_was_given_and_taken_out(node):
+    """FC-109: a container that was given a node and runs without it is found, others are not."""
+    node.container(300, "550.163.01")
+    dev = node.path("proc/300/root/dev")
+    dev.mkdir(parents=True)
+    root = roots.Root(str(node.top), recorded=True)
+    inventory = scan.scan(options.Options.for_recorded(str(node.top)))
+    known = {
+        "id": nodes.ID,
+        "namespace": "ns",
+        "pod": "p",
+        "name": "c",
+        "gpus": [inventory.gpus[1].uuid],
+    }
+    unborn = {**known, "id": "f" * 64}
+    (lost,) = containers.stripped(root, [known, unborn], inventory)
+    assert (lost.container, lost.pid, lost.nodes) == (nodes.ID, 300, ("/dev/nvidia1",))
+    status = {"runtime": {"registered": True}, "containers": [known], "findings": [], "missed": []}
+    facts = model.Facts(inventory=inventory, stripped=(lost,), status=status)
+    (found,) = driver.findings(facts)
+    assert found.code == "adjustment-not-applied"
+    assert "container ns/p/c (process 300) was to get /dev/nvidia1" in found.message
+    (dev / "nvidia1").touch()
+    assert containers.stripped(root, [known], inventory) == ()
