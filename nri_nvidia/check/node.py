@@ -4,11 +4,22 @@
 import re
 from collections.abc import Iterator
 
+from nri_nvidia import pipeline
 from nri_nvidia.check import driver
 from nri_nvidia.check.model import Facts, Finding, Process, Severity
 from nri_nvidia.host import model as host
+from nri_nvidia.request import container as containers
 
 _OURS = re.compile(r"(?:^|/)(\d\d-)?nri-nvidia$")
+_ANY_POD = containers.Container(
+    id="any",
+    namespace="default",
+    pod="any",
+    name="any",
+    env=("NVIDIA_VISIBLE_DEVICES=all",),
+    privileged=False,
+)
+"""What nobody was asked about. Rules may still treat other namespaces otherwise."""
 _LOG = "journalctl -u nri-nvidia -n 50"
 
 
@@ -192,9 +203,7 @@ def guards(facts: Facts) -> Iterator[Finding]:
                 f"(process {process.pid}): what it denies there is not shown to us",
                 command="dmesg | grep -i 'apparmor=.DENIED'",
             )
-    settings = facts.settings
-    strict = settings.policy.preset == "strict"
-    if facts.kubelet and settings.request.accept_env_when_unprivileged and not strict:
+    if facts.kubelet and pipeline.asks(_ANY_POD, facts.settings.rules(interpreter="")):
         yield Finding(
             code="every-pod-can-take-all-gpus",
             severity=Severity.WARNING,

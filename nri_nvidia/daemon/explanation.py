@@ -93,6 +93,7 @@ def _unrecorded(books: ledger.Ledger, container: str) -> dict[str, Any] | None:
         "duration_ms": None,
         "missed": entry is None,
         "rule": "not-recorded",
+        "policy_rule": None,
         "ended": None,
         "decision": "inject" if entry else "ignore",
         "reasons": [{"code": "not-recorded", "message": what, "hint": ""}],

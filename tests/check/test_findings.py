@@ -305,6 +305,21 @@ def test_snippet_is_of_the_files_version(node, capsys):
         assert node.findings(capsys) == (0, [])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'policy = "strict"\n',
+        "[request]\naccept_env_when_unprivileged = false\n",
+        '[[policy_rules]]\ndevices = ["all"]\naction = "deny"\n',
+    ],
+)
+def test_node_on_which_not_every_pod_can_take_all_gpus(node, capsys, settings):
+    """Each way to close it is known, since the decision itself is asked."""
+    KUBELET(node)
+    node.write("settings.toml", settings)
+    assert node.findings(capsys) == (0, [])
+
+
 def test_older_form_of_configuration_of_a_newer_containerd(node, capsys):
     """Where containerd's version is not known and somebody listens, NRI is on."""
     node.write("versions.json", "{}")
