@@ -3,6 +3,7 @@
 
 import contextlib
 import itertools
+import os
 import shutil
 import subprocess
 import tarfile
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from . import doors, images, processes
 from . import engine as engines
@@ -45,13 +47,27 @@ STORAGE = """
 driver = "overlay"
 runroot = "{top}/runroot"
 graphroot = "{top}/graph"
+[storage.options.overlay]
+ignore_chown_errors = "{rootless}"
 """
 
 
 class Podman:
-    """A place where podman runs as if it were alone."""
+    """A place where podman runs as if it were alone, as a user or as root.
 
-    def __init__(self, programs: Mapping[str, engines.Program], probe: Path) -> None:
+    `more` are further lines of the script that makes its mount namespace. A user is mapped alone,
+    which needs no subordinate ids.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, engines.Program],
+        probe: Path,
+        *,
+        user: int = 0,
+        more: str = "",
+    ) -> None:
+        self._user = user
         self.directory = Path(tempfile.mkdtemp(prefix="nnp-", dir="/tmp"))
         self.directory.chmod(0o755)
         self.cdi_specs = self.directory / "cdi"
@@ -70,6 +86,7 @@ class Podman:
             "top": self.directory,
             "runtime": programs["runc"].path,
             "conmon": programs["conmon"].path,
+            "rootless": "true" if user else "false",
         }
         for name, text in (("containers", CONTAINERS), ("storage", STORAGE)):
             (self.directory / f"{name}.conf").write_text(text.format(**values))
@@ -81,8 +98,13 @@ class Podman:
             "CONTAINERS_REGISTRIES_CONF": "/dev/null",
             "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
         }
+        if user:
+            self._env["XDG_RUNTIME_DIR"] = str(self.directory / "xdg")
+            (self.directory / "xdg").mkdir(mode=0o700)
+            for path in (self.directory, *self.directory.rglob("*")):
+                os.chown(path, user, user)
         self._holder = subprocess.Popen(
-            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE, probe],
+            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", more + PRIVATE, probe],
             stdin=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )  # fmt: skip
         end = time.monotonic() + PATIENCE
@@ -93,10 +115,17 @@ class Podman:
         self._namespace = Path(f"/proc/{self._holder.pid}/ns/mnt").stat().st_ino
         assert self._namespace != Path("/proc/self/ns/mnt").stat().st_ino
 
+    @property
+    def space(self) -> list[str]:
+        """What starts a program in the mount namespace."""
+        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"]
+
     def _command(self, *words: str) -> list[str]:
-        space = f"--mount=/proc/{self._holder.pid}/ns/mnt"
         env = [f"{key}={value}" for key, value in self._env.items()]
-        return ["nsenter", space, "--", "env", "-i", *env, str(self._podman), *words]
+        number = str(self._user)
+        user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups"]
+        become = user if self._user else []
+        return [*self.space, *become, "env", "-i", *env, str(self._podman), *words]
 
     def load(self, image: images.Image) -> None:
         """Import an image's files."""
@@ -121,7 +150,7 @@ class Podman:
         chosen = ["--runtime", str(runtime)] if runtime else []
         done = await doors.run(*self._command(
             *chosen, "run", "-d", "--pull", "never", "--network", "none", "--name", name,
-            "--cgroup-parent", self._cgroup, "--cap-add", "MKNOD",
+            *([] if self._user else ["--cgroup-parent", self._cgroup]), "--cap-add", "MKNOD",
             *variables, *options, IMAGE, "/probe", "pause",
         ))  # fmt: skip
         try:
@@ -148,9 +177,11 @@ class Podman:
 
 
 @contextlib.contextmanager
-def running(programs: Mapping[str, engines.Program], library: images.Library) -> Iterator[Podman]:
-    """Have a podman with the Debian image."""
-    podman = Podman(programs, library.probe)
+def running(
+    programs: Mapping[str, engines.Program], library: images.Library, **more: Any
+) -> Iterator[Podman]:
+    """Have a podman with the Debian image; see Podman."""
+    podman = Podman(programs, library.probe, **more)
     try:
         podman.load(library["debian"])
         yield podman

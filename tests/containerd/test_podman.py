@@ -5,10 +5,11 @@ import contextlib
 
 import pytest
 
+from nri_nvidia.oci import install
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import conftest, daemons, doors, podmans
+from . import conftest, daemons, doors, podmans, test_rootless
 
 pytestmark = pytest.mark.long
 ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
@@ -79,3 +80,34 @@ async def test_what_asks_for_nothing_gets_nothing(world, wrapped):
     podman, _ = world
     async with podman.container(runtime=wrapped) as container:
         assert "nvidia" not in await container.probe("ls", "/dev")
+
+
+async def test_a_users_own(programs, library):
+    """Rootless: nodes and driver by the runtime and by CDI; the holder is told by the user."""
+    paths = [programs[name].path for name in ("podman", "conmon", "runc")]
+    closed = [reason for path in paths if (reason := install.closed_at(str(path)))]
+    if closed:
+        pytest.skip(f"another user cannot start the unpacked programs: podman {closed[0]}")
+    user = test_rootless.USER
+    with contextlib.ExitStack() as stack:
+        host = stack.enter_context(test_rootless.place("nnh-")) / "host"
+        simulated.build(host, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 3))
+        own = test_rootless.own_dev(host)
+        podman = stack.enter_context(podmans.running(programs, library, user=user, more=own))
+        text = f'cdi.keep = true\ncdi.directory = "{podman.cdi_specs}"\n'
+        daemon = stack.enter_context(
+            daemons.alone(host, text, ["--dev-root", "/"], prefix=podman.space)
+        )
+        daemon.until((podman.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
+        daemon.until((daemon.directory / "runtime/nri-nvidia-client").exists, "its program")
+        wrapper = doors.wrapper(daemon, programs["runc"].path)
+        env = {"NVIDIA_VISIBLE_DEVICES": "2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
+        async with podman.container(env, runtime=wrapper) as container:
+            by_runtime = await doors.facts(container)
+            (entry,) = daemon.status()["containers"]
+            assert entry["id"].endswith(f"/{user}")
+        assert {"nvidia2", "nvidiactl"} < by_runtime["nodes"].keys()
+        assert by_runtime["opened"] == {"ENXIO"}
+        daemon.until(lambda: not daemon.status()["containers"], "the container's end")
+        async with podman.container(None, "--device", "nvidia.com/gpu=2") as container:
+            assert await doors.facts(container) == by_runtime

@@ -21,17 +21,24 @@ from . import daemons, doors
 
 USER = 1234
 # A user's runtime makes no node but binds that of the host, so there must be a host's /dev.
-PRIVATE = """
+OWN_DEV = """
 mount -n -t tmpfs -o mode=755 tmpfs /dev
-cp -a "$1"/nvidia* /dev/
 mknod -m 666 /dev/null c 1 3
 mknod -m 666 /dev/zero c 1 5
 mknod -m 666 /dev/full c 1 7
 mknod -m 666 /dev/random c 1 8
 mknod -m 666 /dev/urandom c 1 9
 mknod -m 666 /dev/tty c 5 0
-exec "$0" pause
+mkdir /dev/pts /dev/shm /dev/mqueue
+mount -n -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts
+ln -s pts/ptmx /dev/ptmx
+mount -n -t tmpfs -o mode=1777 tmpfs /dev/shm
 """
+
+
+def own_dev(host: Path) -> str:
+    """Give a script that makes a /dev of a simulated host's nodes, in a mount namespace."""
+    return f"{OWN_DEV}cp -a {host}/dev/nvidia* /dev/\n"
 
 
 @contextlib.contextmanager
@@ -52,8 +59,8 @@ def world(programs, library):
         host = stack.enter_context(place("nnh-"))
         simulated.build(host / "host", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 3))
         holder = subprocess.Popen(
-            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE,
-             library.probe, host / "host/dev"], cwd="/",
+            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c",
+             own_dev(host / "host") + 'exec "$0" pause', library.probe], cwd="/",
         )  # fmt: skip
         stack.callback(holder.wait)
         stack.callback(holder.kill)
