@@ -24,6 +24,7 @@ VERBS = {
     "plan": "what one container would get on a host, with nothing running",
     "cdi": "this node's devices as CDI specifications: generate, list, validate",
     "configure": "enable it in containerd, docker, CRI-O, nerdctl or podman: show, apply, undo",
+    "docker-args": "what a plain docker is told on its command line to give a container GPUs",
     "devices": "the GPUs, device nodes and driver files of this node",
 }
 
@@ -74,7 +75,7 @@ def _run(given: list[str]) -> int:
     for name, summary in VERBS.items():
         own = verbs.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            module = importlib.import_module(f"nri_nvidia.cli.{name}")
+            module = importlib.import_module(f"nri_nvidia.cli.{name.replace('-', '_')}")
             module.add_arguments(own)
             own.set_defaults(main=module.main)
     options = parser.parse_args(given)
