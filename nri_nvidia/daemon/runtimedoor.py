@@ -26,6 +26,7 @@ from nri_nvidia.edits import model as edits_model
 from nri_nvidia.oci import bundle, client, install
 from nri_nvidia.render import oci as render
 from nri_nvidia.request import container as containers
+from nri_nvidia.request import parse
 
 logger = logging.getLogger(__name__)
 
@@ -227,19 +228,37 @@ def _question(data: bytes) -> dict[str, Any]:
 
 
 def _container(question: dict[str, Any], caller: Caller) -> containers.Container:
-    """Give the container that is asked for; what counts for other users is what they can have."""
+    """Give the container that is asked for; for other users than root see `_of_user`."""
     shown = bundle.container(question["spec"])
     identifier = errors.printable(question["id"], 128)
-    mine = caller.uid == 0
-    return attrs.evolve(
+    shown = attrs.evolve(
         shown,
         id=ledger.runtime_id(identifier, caller.uid),
-        name=(shown.name if mine else "") or identifier,
-        namespace=shown.namespace if mine else "",
-        pod=shown.pod if mine else "",
-        pod_uid=shown.pod_uid if mine else "",
-        privileged=shown.privileged and mine,
-        user_namespace=shown.user_namespace or question["nested"] is True or not mine,
+        name=shown.name or identifier,
+        user_namespace=shown.user_namespace or question["nested"] is True,
+    )
+    return _of_user(shown, identifier) if caller.uid else shown
+
+
+def _of_user(shown: containers.Container, name: str) -> containers.Container:
+    """Give a user's container without what only an engine of root's could vouch for.
+
+    That is a pod's name, the annotations and mounts by which the kubelet hands devices on, and
+    rights over the node: by these a rule or the strict preset would give what nobody allotted.
+    """
+    return containers.Container(
+        id=shown.id,
+        name=name,
+        env=shown.env,
+        mounts=tuple(
+            mount
+            for mount in shown.mounts
+            if not f"{posixpath.normpath(mount.destination)}/".startswith(f"{parse.MOUNT_ROOT}/")
+        ),
+        devices=shown.devices,
+        hooks=shown.hooks,
+        privileged=False,
+        user_namespace=True,
     )
 
 

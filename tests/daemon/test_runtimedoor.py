@@ -20,6 +20,11 @@ EDITS = model.ContainerEdits(
     devices=(model.DeviceEdit(path="/dev/nvidia0", host_path="/dev/nvidia0", major=195, minor=0),)
 )
 SPEC = {
+    "mounts": [
+        {"destination": "/data", "source": "/x"},
+        {"destination": "/var/run/nvidia-container-devices/0", "source": "/dev/null"},
+        {"destination": "/var/run//nvidia-container-devices", "source": "/dev/null"},
+    ],
     "process": {
         "env": ["NVIDIA_VISIBLE_DEVICES=0"],
         "capabilities": {"bounding": ["CAP_SYS_ADMIN"]},
@@ -142,6 +147,8 @@ async def test_a_users_word_counts_as_much_as_his_rights():
         assert (container.id, container.name, container.pod) == ("x/1234", "x", "")
         assert (container.namespace, container.pod_uid) == ("", "")
         assert (container.privileged, container.user_namespace) == (False, True)
+        assert (container.annotations, container.pod_annotations) == ({}, {})
+        assert [mount.destination for mount in container.mounts] == ["/data"]
 
 
 async def test_a_nested_roots_container_is_in_a_user_namespace():
