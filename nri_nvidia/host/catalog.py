@@ -175,6 +175,7 @@ CONFIGS: dict[str, tuple[str, str]] = {
     "X11/xorg.conf.d/10-nvidia.conf": ("/usr/share", "graphics"),
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf": ("/usr/share", "graphics"),
 }
+VULKAN_MANIFESTS = frozenset(name for name in CONFIGS if "vulkan/icd.d/nvidia_icd" in name)
 CONFIG_DIRECTORIES = (
     "/etc",
     "/usr/local/share",

@@ -12,6 +12,7 @@ from .model import DriverFile, FileKind
 from .root import Root
 
 _FIRMWARE = "/lib/firmware/nvidia/{}"
+LOADER_FILES = (".json", ".icd")
 _GSP = re.compile(r"gsp[^/]*\.bin")
 
 
@@ -109,10 +110,14 @@ def configs(root: Root, library_directory: str) -> Iterator[DriverFile]:
 
     They go where a container's loaders look, wherever the host's distribution keeps them. Debian
     keeps some with the flavour; where the usual name is a link to there, that need not be made.
+    Of Vulkan's files, which have one of two names, one is given: two would show each GPU twice.
     """
+    manifest = False
     flavour = library_directory.rpartition("/")[2]
     flavours = (f"/etc/nvidia/{flavour}", library_directory) if library_directory else ()
     for name, (top, capability) in sorted(catalog.CONFIGS.items()):
+        if manifest and name in catalog.VULKAN_MANIFESTS:
+            continue
         usual = [f"{place}/{name}" for place in (*catalog.CONFIG_DIRECTORIES, "")]
         own = [f"{place}/{name.rpartition('/')[2]}" for place in flavours]
         for path in (*usual, *own):
@@ -124,7 +129,9 @@ def configs(root: Root, library_directory: str) -> Iterator[DriverFile]:
                     destination=f"{top}/{name}",
                     capabilities=frozenset({capability}),
                 )
-                yield from _named(root, path, capability)
+                manifest = manifest or name in catalog.VULKAN_MANIFESTS
+                if path.endswith(LOADER_FILES):
+                    yield from _named(root, path, capability)
                 break
 
 

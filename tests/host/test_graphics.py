@@ -96,6 +96,17 @@ def test_the_usual_name_goes_before_the_flavours(tree):
     assert list(found(tree, FileKind.CONFIG)) == [f"/etc/X11/xorg.conf.d/{name}"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("nvidia_icd.json", "nvidia_icd.x86_64.json"), ("nvidia_icd.json", "nvidia_icd.json")],
+)
+def test_vulkan_is_told_of_the_driver_once(node, names):
+    """An installer's file beside a package's: with both, programs would see each GPU twice."""
+    for place, name in zip(("/etc", "/usr/share"), names, strict=True):
+        node.put(f"{place}/vulkan/icd.d/{name}", "{}")
+    assert list(found(node, FileKind.CONFIG).values()) == [f"/etc/vulkan/icd.d/{names[0]}"]
+
+
 def test_optix_is_graphics(node):
     """The ray tracer's library, what it loads and its data come with graphics, and not else."""
     for name in ("libnvoptix", "libnvidia-rtcore"):

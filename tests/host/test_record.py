@@ -83,6 +83,8 @@ def secretive(tree):
     tree.leading("/usr/lib64", V)
     tree.put("/usr/bin/nvidia-smi", b"secret program", 0o755)
     tree.put("/etc/OpenCL/vendors/nvidia.icd", b"secret icd")
+    tree.put("/usr/share/nvidia/nvoptix.bin", b"secret data")
+    tree.put("/usr/share/X11/xorg.conf.d/10-nvidia.conf", b"secret conf")
     tree.put("/etc/os-release", "ID=rhel\nSECRET=secret\n")
     tree.put("/usr/lib64/libsecret.so.1", b"secret")
     tree.put("/proc/modules", "secretmodule 1 0 - Live 0x0\nnvidia_modeset 1 0 - Live 0x0\n")
