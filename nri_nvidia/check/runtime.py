@@ -11,7 +11,8 @@ _OLDEST = (1, 7)
 _RUNTIMES = ("containerd", "k3s", "rke2", "crio", "dockerd")
 _LEAST_TIMEOUT = 1.0
 """Seconds: a look at a host takes milliseconds, on a busy node much more."""
-_RESTART = "systemctl restart containerd"
+_SERVICES = {"k3s": "k3s", "rke2": "rke2-server", "k0s": "k0sworker"}
+"""The units of those that bring a containerd of their own, by a part of its file's path."""
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
@@ -39,6 +40,12 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def _config(facts: Facts) -> str:
     return facts.runtime.files[0] if facts.runtime.files else containerd.DEFAULT_PATH
+
+
+def _restart(facts: Facts) -> str:
+    parts = _config(facts).split("/")
+    unit = next((unit for part, unit in _SERVICES.items() if part in parts), "containerd")
+    return f"systemctl restart {unit}"
 
 
 def _unreadable(facts: Facts) -> Iterator[Finding]:
@@ -69,7 +76,7 @@ def _misplaced(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{place}: settings of NRI at a place where containerd does not read them; "
             f'its table is [plugins."{containerd.NRI}"]',
-            command=f"$EDITOR {place.partition(':')[0]} && {_RESTART}",
+            command=f"$EDITOR {place.partition(':')[0]} && {_restart(facts)}",
             detail=_snippet(facts),
         )
 
@@ -83,7 +90,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             code="nri-off",
             severity=Severity.ERROR,
             message=f"NRI is switched off: disabled_plugins in {path} names {containerd.NRI}",
-            command=f"$EDITOR {path} && {_RESTART}",
+            command=f"$EDITOR {path} && {_restart(facts)}",
         )
     elif disable is True or (disable is not False and _off_by_default(facts)):
         said = "sets disable = true" if disable is True else "does not switch it on"
@@ -93,7 +100,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             code="nri-off",
             severity=Severity.ERROR,
             message=f"NRI is switched off: {path} {said}{why}",
-            command=f"$EDITOR {path} && {_RESTART}",
+            command=f"{_switch_on(path)} && {_restart(facts)}",
             detail=_snippet(facts),
         )
     if table.get("disable_connections") is True and not facts.own_plugins:
@@ -102,9 +109,15 @@ def _off(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{path} sets disable_connections = true: containerd takes no plugin but "
             "those that it starts itself",
-            command=f"$EDITOR {path} && {_RESTART}",
+            command=f"$EDITOR {path} && {_restart(facts)}",
             detail=_snippet(facts, "disable_connections = false"),
         )
+
+
+def _switch_on(path: str) -> str:
+    """Give what switches NRI on in a file."""
+    other = "" if path in containerd.PLACES else f" --config {path}"
+    return f"nri-nvidia configure containerd{other} --apply"
 
 
 def _off_by_default(facts: Facts) -> bool:
@@ -153,14 +166,14 @@ def _socket(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{ours} is there and nobody listens at it: it is left from a runtime that "
             "ended, or that runs now without NRI",
-            command=_RESTART,
+            command=_restart(facts),
         )
     elif facts.listener is Listener.NO_SOCKET:
         yield Finding(
             code="nri-socket-missing",
             severity=Severity.ERROR,
             message=f"{ours} is there and is not a socket",
-            command=f"rm -r {ours} && {_RESTART}",
+            command=f"rm -r {ours} && {_restart(facts)}",
         )
     else:
         yield Finding(
@@ -168,7 +181,7 @@ def _socket(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"there is no NRI socket {ours}: containerd was not restarted since NRI was "
             "switched on, or serves it elsewhere",
-            command=_RESTART,
+            command=_restart(facts),
         )
 
 
@@ -185,7 +198,7 @@ def _timeout(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARNING,
             message=f"the runtime gives its plugins {told:g} s for an answer: on a busy node it "
             "drops them, and creates containers without them",
-            command=f"$EDITOR {_config(facts)} && {_RESTART}",
+            command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
             detail=_snippet(facts, 'plugin_request_timeout = "2s"'),
         )
     for key in ("plugin_request_timeout", "plugin_registration_timeout"):
@@ -196,7 +209,7 @@ def _timeout(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 message=f"{_config(facts)} sets {key} to {limit:g} s: on a busy node containerd "
                 "drops its plugins, and creates containers without them",
-                command=f"$EDITOR {_config(facts)} && {_RESTART}",
+                command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
                 detail=_snippet(facts, f'{key} = "2s"'),
             )
 
@@ -214,7 +227,7 @@ def _nvidia_runtime(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"containerd's default runtime is {default} ({_config(facts)}): it gives "
             "GPUs by itself, behind NRI, so each container has two owners",
-            command=f"$EDITOR {_config(facts)} && {_RESTART}",
+            command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
             detail='default_runtime_name = "runc"',
         )
         return

@@ -306,6 +306,29 @@ def test_snippet_is_of_the_files_version(node, capsys):
 
 
 @pytest.mark.parametrize(
+    "name", ["nri-off", "nri-off, by default of 1.7", "nri-off, by an import"]
+)
+def test_command_switches_nri_on(node, capsys, name):
+    """What is to be run makes the finding go away."""
+    FAULTS[name][0](node)
+    _, found = node.findings(capsys)
+    command = found[0]["command"].partition(" && ")[0].split()
+    assert command[:3] == ["nri-nvidia", "configure", "containerd"]
+    version = ["--root", str(node.top), "--engine-version", "1.7.24"]
+    assert cli.main([*command[1:3], *version, *command[3:]]) == 0
+    capsys.readouterr()
+    assert node.findings(capsys) == (0, [])
+
+
+def test_command_for_a_containerd_of_k3s(node, capsys):
+    """k3s writes its containerd's file anew at each start: its own service is restarted."""
+    FAULTS["nri-off, in k3s"][0](node)
+    _, found = node.findings(capsys)
+    expected = "nri-nvidia configure containerd --apply && systemctl restart k3s"
+    assert found[0]["command"] == expected
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         'policy = "strict"\n',
