@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import posixpath
+import re
 import socket
 import struct
 from typing import Any, Protocol
@@ -39,6 +40,7 @@ _LONGEST_OF_USERS = 1 << 18
 """It takes a tenth of a second to read; nothing else is done meanwhile."""
 _MOST_OF_USERS = 16
 """Callers other than root that are served at a time."""
+_DIGITS = re.compile(r"[0-9a-f]{64}")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -234,10 +236,15 @@ def _container(question: dict[str, Any], caller: Caller) -> containers.Container
     shown = attrs.evolve(
         shown,
         id=ledger.runtime_id(identifier, caller.uid),
-        name=shown.name or identifier,
+        name=shown.name or _short(identifier),
         user_namespace=shown.user_namespace or question["nested"] is True,
     )
-    return _of_user(shown, identifier) if caller.uid else shown
+    return _of_user(shown, _short(identifier)) if caller.uid else shown
+
+
+def _short(identifier: str) -> str:
+    """Give an engine's 64 digits as people know them."""
+    return identifier[:12] if _DIGITS.fullmatch(identifier) else identifier
 
 
 def _of_user(shown: containers.Container, name: str) -> containers.Container:

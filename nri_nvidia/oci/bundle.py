@@ -40,7 +40,7 @@ def _container(spec: dict[str, Any]) -> containers.Container:
     process = spec.get("process") or {}
     linux = spec.get("linux") or {}
     return containers.Container(
-        name=annotations.get(f"{_CRI}container-name", ""),
+        name=annotations.get(f"{_CRI}container-name") or annotations.get("nerdctl/name") or "",
         pod=annotations.get(f"{_CRI}sandbox-name", ""),
         namespace=annotations.get(f"{_CRI}sandbox-namespace", ""),
         pod_uid=annotations.get(f"{_CRI}sandbox-uid", ""),

@@ -164,11 +164,19 @@ class Podman:
         """End what is left of it."""
         try:
             processes.end(self._mine, PATIENCE)
+            processes.end(self._pauses, PATIENCE)
         finally:
             self._holder.kill()
             self._holder.wait()
             processes.remove_cgroups(self._cgroup)
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _pauses(self, process: Path) -> bool:
+        """Tell the process by which a user's podman keeps its namespaces."""
+        command = (process / "cmdline").read_bytes().split(b"\0")
+        user = (process / "status").read_text(encoding="utf-8")
+        ours = command[0] == bytes(self._podman) and f"\nUid:\t{self._user}\t" in user
+        return bool(self._user) and ours
 
     def _mine(self, process: Path) -> bool:
         if process.name == str(self._holder.pid):

@@ -351,3 +351,18 @@ async def test_the_end_of_a_cgroup_is_seen_when_somebody_asks(monkeypatch):
         door._holders.look()
         assert await decider.stopped.get() == "a/runtime"
         assert decider.held == ["b/runtime", "c/1234"]
+
+
+@pytest.mark.parametrize(
+    ("identifier", "annotations", "name"),
+    [
+        ("ab" * 32, {}, "ab" * 6),
+        ("ab" * 32, {"nerdctl/name": "web"}, "web"),
+        ("my-container", {}, "my-container"),
+    ],
+)
+async def test_a_container_is_shown_by_a_name_that_people_know(identifier, annotations, name):
+    """config.json seldom has the engine's own."""
+    question = {**QUESTION, "id": identifier, "spec": {**SPEC, "annotations": annotations}}
+    async with opened() as (door, decider), asking(door, question):
+        assert (decider.asked[0].name, decider.asked[0].id) == (name, f"{identifier}/runtime")
