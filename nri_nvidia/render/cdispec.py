@@ -18,7 +18,7 @@ from nri_nvidia.host import model as host
 from nri_nvidia.reasons import Reason
 from nri_nvidia.render import cdi
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import extras
+from nri_nvidia.request import extras, policy
 from nri_nvidia.request import model as request_model
 
 VENDOR = "nvidia.com"
@@ -46,7 +46,10 @@ def make(kind: str, inventory: host.Inventory, rules: pipeline.Policy) -> Made:
 
     Raises HostError where the host has no such device, or the driver is not all there.
     """
-    rules = attrs.evolve(rules, inject=attrs.evolve(rules.inject, layout="files"))
+    # Whoever may name devices may have them: the engine asks nobody.
+    allowed = policy.RequestPolicy(supported_capabilities=rules.request.supported_capabilities)
+    inject = attrs.evolve(rules.inject, layout="files")
+    rules = attrs.evolve(rules, request=allowed, inject=inject)
     if kind == "gpu":
         return _gpus(inventory, rules)
     wanted = (

@@ -11,6 +11,7 @@ import referencing
 import referencing.jsonschema
 
 from nri_nvidia import errors, pipeline
+from nri_nvidia.config import load
 from nri_nvidia.host import cache, model
 from nri_nvidia.host import options as host_options
 from nri_nvidia.render import cdi, cdispec
@@ -129,6 +130,18 @@ def test_files_are_mounted_one_by_one():
     rules = attrs.evolve(RULES, inject=attrs.evolve(RULES.inject, layout="volume"))
     found = inventory("debian-8xh100")
     assert cdispec.make("gpu", found, rules) == cdispec.make("gpu", found, RULES)
+
+
+def test_no_rule_holds_for_it():
+    """Engines hand devices out by name, and ask nobody; a rule would only break the whole file."""
+    toml = (
+        'policy = "strict"\n[request]\nswarm_resources = ["X"]\n'
+        'accept_env_when_unprivileged = false\n[[policy_rules]]\naction = "deny"\n'
+    )
+    config = load.load([load.Text(name="test", toml=toml)])
+    rules = config.rules(interpreter=RULES.inject.hook.interpreter)
+    found = inventory("debian-8xh100")
+    assert cdispec.make("gpu", found, rules).names == cdispec.make("gpu", found, RULES).names
 
 
 @pytest.mark.parametrize(
