@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a choice of GPUs is held to: a rule's number of devices, and what others hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -10,6 +10,8 @@ from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import rules
+
+_HELD = "held-exclusively"
 
 
 @attrs.frozen(kw_only=True)
@@ -68,8 +70,13 @@ def require_free(
                 f"{_asked(request)}: {what} is held by {holder.container.display} "
                 f"({holder.container.id[:12]}){part}, and GPUs are exclusive on this node",
                 hint="ask for a free one: nri-nvidia devices --free; or end that container",
-                code="held-exclusively",
+                code=_HELD,
             )
+
+
+def is_held(reasons: Sequence[Reason]) -> bool:
+    """Tell a refusal by `require_free`."""
+    return bool(reasons) and reasons[-1].code == _HELD
 
 
 def _same(holder: containers.Container, container: containers.Container) -> bool:

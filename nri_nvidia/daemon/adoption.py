@@ -1,13 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that were there before this process: what is known of those that we have served."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nri_nvidia.daemon import ledger, upgrades
+from nri_nvidia import errors
+from nri_nvidia.daemon import ledger, recorder, upgrades
 from nri_nvidia.host import model as host
 from nri_nvidia.host import reach
 from nri_nvidia.request import container as containers
+
+logger = logging.getLogger(__name__)
+
+
+async def kept(
+    store: recorder.Recorder, container_ids: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Give the records of these containers that a daemon of before has left."""
+    if not container_ids:
+        return {}
+    try:
+        found = await store.ask(
+            lambda known: {key: known.read(key) for key in container_ids if key in known.known}
+        )
+    except errors.Error as error:
+        logger.warning("what the running containers were given is not known: %s", error)
+        return {}
+    return {key: record for key, record in (found or {}).items() if record}
 
 
 def entry(

@@ -5,23 +5,23 @@ import asyncio
 import collections
 import contextlib
 import logging
-import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import attrs
 
-from nri_nvidia import errors, pipeline
+from nri_nvidia import errors, limits, pipeline
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
     adoption,
+    cri,
     decisionlog,
+    holdings,
     hookplace,
     hookreports,
+    hookresults,
     hostwatch,
-    images,
     ledger,
     recorder,
     volumekeeper,
@@ -80,6 +80,7 @@ class Decider:
         on_registered: Callable[[], None],
     ) -> None:
         self.ledger = ledger.Ledger()
+        self.holdings = holdings.Holdings(self.ledger)
         self.connection = Connection()
         self.fault: errors.Error | None = None
         self.troubles: list[errors.Error] = []
@@ -88,7 +89,7 @@ class Decider:
         self._volumes = keeper
         self._watch = watch
         self._reports = reports
-        self._images = images.Images()
+        self._cri = cri.Cri()
         self._noting = False
         self._deciding: dict[object, float] = {}
         self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
@@ -106,7 +107,7 @@ class Decider:
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
         self.markers = parse.markers(self.rules.request)
-        self._images.use(config.policy.cri_socket, config.policy.cri_timeout)
+        self._cri.use(config.policy.cri_socket, config.policy.cri_timeout)
 
     async def configure(self, config: str, runtime: plugin.RuntimeInfo) -> None:
         """Take the runtime's configuration string."""
@@ -127,6 +128,7 @@ class Decider:
         self.connection.registrations += 1
         self.connection.trouble = None
         self._noting = True
+        self.holdings.begin(holdings.RUNTIME)
         self._on_registered()
 
     async def unreachable(self, reason: errors.Error) -> None:
@@ -136,6 +138,7 @@ class Decider:
     async def disconnected(self) -> None:
         """Note that no container reaches us any more."""
         self.connection.since = 0.0
+        self.holdings.end(holdings.RUNTIME)
 
     async def create_container(
         self, container: containers.Container, deadline: float
@@ -193,7 +196,7 @@ class Decider:
         now = asyncio.get_running_loop().time
         by = deadline - _SHARE_FOR_THE_ANSWER
         rules = self.rules
-        image = await self._images.of(
+        image = await self._cri.image(
             container, rules.request.access, self.connection.runtime_name, by - now()
         )
         if image:
@@ -212,19 +215,32 @@ class Decider:
         rules = await self._complete_rules(by - now())
         inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), look)
         ready = await self._volumes.ready(volumes)
+        if exclusive := rules.request.access.exclusive:
+            await self.holdings.known(by - now())
         # Nothing is awaited from here until the ledger has it: no two can be given one GPU.
         context = pipeline.Context(
             hook_token=self._reports.token(container.id),
             volumes=ready,
             image=image,
-            holdings=self.ledger.holdings() if rules.request.access.exclusive else (),
+            holdings=self.holdings.now() if exclusive else (),
         )
         plan = pipeline.plan(container, inventory, rules, context, parsed)
+        if limits.is_held(plan.reasons) and await self._let_go(by - now()):
+            context = attrs.evolve(context, holdings=self.holdings.now())
+            plan = pipeline.plan(container, inventory, rules, context, parsed)
         self._volumes.want(plan.unprepared)
         for mount in plan.edits.mounts:
             if mount.destination == rules.inject.library_dir:
                 self._volumes.note_use(mount.source)
         return plan
+
+    async def _let_go(self, left: float) -> bool:
+        """Forget holders that have ended and are still there; tell whether there was any."""
+        ended = await self._cri.ended(self.connection.runtime_name, left)
+        gone = [key for key in self.ledger.entries if key in ended]
+        for container_id in gone:
+            await self.stop_container(container_id)
+        return bool(gone)
 
     async def _complete_rules(self, left: float) -> pipeline.Policy:
         """Give the rules with the interpreter of a hook that is in place now."""
@@ -273,6 +289,12 @@ class Decider:
         Containers come and go while this looks. One that was decided over on this connection is
         known to be as the ledger says; of those before, the answer may never have arrived.
         """
+        try:
+            await self._compare(existing)
+        finally:
+            self.holdings.end(holdings.RUNTIME)
+
+    async def _compare(self, existing: Sequence[containers.Container]) -> None:
         existing_ids = frozenset((*(container.id for container in existing), *self._begun))
         self.ledger.keep_only(existing_ids)
         self.records.keep_only(existing_ids)
@@ -284,7 +306,7 @@ class Decider:
             served = [container for container in batch if self._served(container)]
             if inventory is None and served:
                 inventory = await self._inventory()
-            kept = await self._kept([container.id for container in served])
+            kept = await adoption.kept(self.records, [each.id for each in served])
             since = {*self._begun, *self._ended}
             for container in batch:
                 if container.id in since:
@@ -337,19 +359,6 @@ class Decider:
         if container.id in self.ledger.missed:
             self.records.decided(ledger.shortened(decided), missed=True)
 
-    async def _kept(self, container_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Give the records of these containers that a daemon of before has left."""
-        if not container_ids:
-            return {}
-        try:
-            found = await self.records.ask(
-                lambda store: {key: store.read(key) for key in container_ids if key in store.known}
-            )
-        except errors.Error as error:
-            logger.warning("what the running containers were given is not known: %s", error)
-            return {}
-        return {key: record for key, record in (found or {}).items() if record}
-
     def _served(self, container: containers.Container) -> bool:
         """Tell whether a container got something: our hook, a GPU's node, our files."""
         inside = f"{self.rules.inject.library_dir}/"
@@ -368,26 +377,7 @@ class Decider:
 
     def hook_reported(self, report: hookreports.Report) -> None:
         """Keep a hook's result, and log a step that failed."""
-        entry = self.ledger.entries.get(report.container_id)
-        name = entry.container.display if entry else "a container"
-        short = report.container_id[:12]
-        result = "; ".join(report.failures) or "ok"
-        self.ledger.report(report.container_id, result, report.notes)
-        told = {
-            "ok": report.ok,
-            "failures": [*report.failures],
-            "notes": [*report.notes],
-            # Python's JSON knows NaN; whoever reads ours may not.
-            "duration_ms": report.duration_ms if math.isfinite(report.duration_ms) else 0.0,
-        }
-        self.records.hook_reported(report.container_id, told)
-        self.ledger.tallies.hook(
-            failed=not report.ok or bool(report.failures), seconds=report.duration_ms / 1000
-        )
-        for note in report.notes:
-            logger.info("%s (%s): its hook: %s", name, short, note)
-        for failure in report.failures:
-            logger.warning("%s (%s): its hook failed at %s", name, short, failure)
+        hookresults.keep(report, self.ledger, self.records)
 
 
 def _late() -> errors.HostError:

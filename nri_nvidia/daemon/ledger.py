@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from nri_nvidia import errors, limits, pipeline
+from nri_nvidia import errors, pipeline
 from nri_nvidia.daemon import tallies
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.request import container as containers
@@ -105,17 +105,6 @@ class Ledger:
             shares=plan.shares,
         )
         return decided
-
-    def holdings(self) -> tuple[limits.Holding, ...]:
-        """Give what is held, but by those that share."""
-        return tuple(
-            limits.Holding(
-                gpu=held.uuid, minor=held.minor, mig=held.mig, container=entry.container
-            )
-            for entry in self.entries.values()
-            if not entry.shares
-            for held in entry.held
-        )
 
     def adopt(self, entry: Entry) -> None:
         """Take in a container that was served before this process lived."""

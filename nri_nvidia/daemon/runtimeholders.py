@@ -67,6 +67,9 @@ class Holders:
             return
         self._make_room()
         caller = process(pid)
+        if pid > 0 and caller is None:
+            self._ended(container_id)  # who has left has no container made
+            return
         found = caller if stays else process(parent(pid))
         # The first process outlives all: a container that it started is shown until the next one
         # of its name.

@@ -30,6 +30,7 @@ from nri_nvidia.daemon import (
     control,
     decider,
     explanation,
+    holdings,
     hookplace,
     hookreports,
     hostwatch,
@@ -208,14 +209,18 @@ class Service:
             self._reports.open(str(path.parent / "hook.sock"))
             await self._door.open(str(path.parent / "runtime.sock"))
             # A disk that hangs must not keep the runtime waiting.
-            adoption = _surely(self._holders.adopt(), "finding who holds GPUs")
-            self._adoption = asyncio.ensure_future(adoption)
+            self._decider.holdings.begin(holdings.DOOR)
+            self._adoption = asyncio.ensure_future(self._adopt())
         except errors.HostError as error:
             if isinstance(error, statedir.TakenError) and not self._launched:
                 await self._close()
                 raise
             logger.error("what this daemon knows cannot be asked, or hooks not report: %s", error)  # noqa: TRY400
         await self._serve_metrics(self._config.metrics.listen)
+
+    async def _adopt(self) -> None:
+        await _surely(self._holders.adopt(), "finding who holds GPUs")
+        self._decider.holdings.end(holdings.DOOR)
 
     async def _serve_metrics(self, listen: str) -> None:
         """Serve metrics and health, if that is wanted; what keeps us from it is only said."""

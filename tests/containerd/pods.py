@@ -76,12 +76,14 @@ def container_config(
     groups: Sequence[int] = (),
     capabilities: Sequence[str] = (),
     resources: messages.LinuxContainerResources | None = None,
+    attempt: int = 0,
 ) -> messages.ContainerConfig:
     """Return a container's configuration.
 
     env: a mapping, or pairs where one name is to appear twice. mounts: (host path, container
     path) and "ro" as a third where it is to be read-only. devices: a path, or (host path,
-    container path, "rwm"). capabilities: added ones, without the CAP_.
+    container path, "rwm"). capabilities: added ones, without the CAP_. attempt: how many containers
+    of the name there were in the pod.
     """
     pairs = env.items() if isinstance(env, Mapping) else env
     security = messages.ContainerSecurityContext(
@@ -101,7 +103,7 @@ def container_config(
     if resources is not None:
         linux.resources = resources
     return messages.ContainerConfig(
-        metadata=messages.ContainerMetadata(name=name),
+        metadata=messages.ContainerMetadata(name=name, attempt=attempt),
         image=messages.ImageSpec(image=image),
         command=list(command),
         args=list(args),

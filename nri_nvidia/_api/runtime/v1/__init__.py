@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Dict,
+    List,
     Optional,
 )
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     import grpclib.server
     from betterproto.grpc.grpclib_client import MetadataLike
     from grpclib.metadata import Deadline
+
+
+class ContainerState(betterproto.Enum):
+    CONTAINER_CREATED = 0
+    CONTAINER_RUNNING = 1
+    CONTAINER_EXITED = 2
+    CONTAINER_UNKNOWN = 3
 
 
 @dataclass(eq=False, repr=False)
@@ -45,6 +53,32 @@ class ImageStatusResponse(betterproto.Message):
     )
 
 
+@dataclass(eq=False, repr=False)
+class ContainerStateValue(betterproto.Message):
+    state: "ContainerState" = betterproto.enum_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerFilter(betterproto.Message):
+    state: "ContainerStateValue" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class ListContainersRequest(betterproto.Message):
+    filter: "ContainerFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class Container(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    state: "ContainerState" = betterproto.enum_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class ListContainersResponse(betterproto.Message):
+    containers: List["Container"] = betterproto.message_field(1)
+
+
 class ImageServiceStub(betterproto.ServiceStub):
     async def image_status(
         self,
@@ -58,6 +92,25 @@ class ImageServiceStub(betterproto.ServiceStub):
             "/runtime.v1.ImageService/ImageStatus",
             image_status_request,
             ImageStatusResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
+class RuntimeServiceStub(betterproto.ServiceStub):
+    async def list_containers(
+        self,
+        list_containers_request: "ListContainersRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ListContainersResponse":
+        return await self._unary_unary(
+            "/runtime.v1.RuntimeService/ListContainers",
+            list_containers_request,
+            ListContainersResponse,
             timeout=timeout,
             deadline=deadline,
             metadata=metadata,
@@ -85,5 +138,31 @@ class ImageServiceBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 ImageStatusRequest,
                 ImageStatusResponse,
+            ),
+        }
+
+
+class RuntimeServiceBase(ServiceBase):
+
+    async def list_containers(
+        self, list_containers_request: "ListContainersRequest"
+    ) -> "ListContainersResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_list_containers(
+        self,
+        stream: "grpclib.server.Stream[ListContainersRequest, ListContainersResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.list_containers(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
+        return {
+            "/runtime.v1.RuntimeService/ListContainers": grpclib.const.Handler(
+                self.__rpc_list_containers,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ListContainersRequest,
+                ListContainersResponse,
             ),
         }

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy over real pods: presets, rules, who set a variable, exclusive GPUs."""
+
+import contextlib
+
+import grpclib
+import pytest
+
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.testing import host_spec
+
+from . import daemons
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+ALL = {VISIBLE: "all"}
+UUIDS = [host_spec.uuid_of(host_spec.GpuSpec(), index) for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def gpu_host(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("host")
+    simulated.build(directory, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 3))
+    return directory
+
+
+@pytest.fixture
+def settled(engine, gpu_host, tmp_path):
+    """Run a daemon of given settings beside the engine."""
+
+    @contextlib.contextmanager
+    def run(settings):
+        config = tmp_path / "config.toml"
+        config.write_text(settings)
+        options = ("--config", str(config))
+        with daemons.running(engine.nri_socket, gpu_host, options) as daemon:
+            yield daemon
+
+    return run
+
+
+def gpus(container):
+    """Give the GPUs whose nodes a container was given, by minor."""
+    listed = container.config()["linux"].get("devices", [])
+    nodes = [device["path"].removeprefix("/dev/nvidia") for device in listed]
+    return sorted(int(name) for name in nodes if name.isdecimal())
+
+
+def codes(daemon):
+    """Give the codes of the last decision's reasons."""
+    return [reason["code"] for reason in daemon.status()["decisions"][-1]["reasons"]]
+
+
+async def given(pod, image="debian", **wishes):
+    """Run a container; give its GPUs, or the sentence of its refusal."""
+    try:
+        async with pod.container(image, **wishes) as container:
+            return gpus(container)
+    except grpclib.GRPCError as error:
+        return error.message
+
+
+async def test_strict_node(engine, settled):
+    """A pod gets what it was allocated, and runs without the rest, which explain explains."""
+    with settled('policy = "strict"\n') as daemon:
+        async with engine.pod() as pod:
+            async with pod.container("debian", env=ALL) as container:
+                assert gpus(container) == []
+                assert (await container.exec(["/bin/sh", "-c", "ls /dev/nvidia*"])).code != 0
+            assert codes(daemon) == ["strict-policy"]
+            assert await given(pod, env={VISIBLE: "1"}) == []
+            assert await given(pod, env={VISIBLE: UUIDS[1]}) == [1]
+            assert await given(pod, env={VISIBLE: "none"}) == []
+            assert codes(daemon) == []
+            assert await given(pod, env={VISIBLE: UUIDS[1], "NVIDIA_NVSWITCH": "enabled"}) == [1]
+            assert codes(daemon) == ["strict-policy-beyond"]
+        told = daemon.ask("explain", "container-1").stdout
+        assert "policy = strict" in told
+
+
+RULES = """policy = "strict"
+[[policy_rules]]
+name = "team"
+namespaces = ["ml-*"]
+devices = ["all", "index", "uuid"]
+max_devices = 2
+action = "allow"
+[[policy_rules]]
+name = "labelled"
+labels = {gpu = "every"}
+action = "allow"
+[[policy_rules]]
+annotations = {"example.com/gpu" = "never"}
+action = "deny"
+[[policy_rules]]
+privileged = true
+action = "allow"
+[[policy_rules]]
+name = "no names"
+namespaces = ["plain"]
+devices = ["uuid"]
+action = "ignore"
+"""
+
+
+async def test_rules_over_pods(engine, settled):
+    """Namespace, label, annotation, privilege and kind of device, each on a pod that has it."""
+    with settled(RULES) as daemon:
+        async with engine.pod(namespace="ml-1") as pod:
+            assert await given(pod, env={VISIBLE: "0,2"}) == [0, 2]
+            assert codes(daemon) == ["allowed-by-rule"]
+            said = await given(pod, env=ALL)
+            assert "all means 3 devices, and policy_rules[1] (team) allows 2" in said
+        async with engine.pod(labels={"gpu": "every"}) as pod:
+            assert await given(pod, env=ALL) == [0, 1, 2]
+        async with engine.pod(annotations={"example.com/gpu": "never"}) as pod:
+            said = await given(pod, env={VISIBLE: UUIDS[0]})
+            assert "denied by policy_rules[3]" in said
+        async with engine.pod(privileged=True) as pod:
+            assert await given(pod, env={VISIBLE: "0"}, privileged=True) == [0]
+            assert codes(daemon) == ["allowed-by-rule"]
+        async with engine.pod(namespace="plain") as pod:
+            assert await given(pod, env={VISIBLE: UUIDS[0]}) == []
+            assert codes(daemon) == ["ignored-by-rule"]
+        assert [each["policy_rule"] for each in daemon.status()["decisions"]] == [
+            "policy_rules[1] (team)",
+            "policy_rules[1] (team)",
+            "policy_rules[2] (labelled)",
+            "policy_rules[3]",
+            "policy_rules[4]",
+            "policy_rules[5] (no names)",
+        ]
+
+
+async def test_a_held_gpu_is_refused_to_the_next(engine, settled):
+    """Also to another pod; it is free when its holder ends, by itself or by being removed."""
+    with settled("policy.exclusive = true\n") as daemon:
+        async with engine.pod() as one, engine.pod() as two:
+            async with one.container("debian", name="first", env={VISIBLE: "1"}) as holder:
+                said = await given(two, env={VISIBLE: "0,1"})
+                assert f"GPU 1 ({UUIDS[1]}) is held by default/" in said
+                assert f"/first ({holder.id[:12]})" in said
+                assert await given(two, env={VISIBLE: "0,2"}) == [0, 2]
+            assert await given(two, env={VISIBLE: "1"}) == [1]
+            ended = await one.run("debian", command=["/bin/true"], env={VISIBLE: "1"})
+            assert ended.code == 0
+            assert await given(two, env={VISIBLE: "1"}) == [1]
+        assert daemon.status()["containers"] == []
+
+
+async def test_a_creation_that_fails_later_holds_nothing(engine, settled, gpu_host, tmp_path):
+    """Another plugin refuses the container after us: its GPU is free for the next."""
+    other = tmp_path / "other.toml"
+    other.write_text(
+        'request.supported_capabilities = ["utility"]\nrequest.default_capabilities = []\n'
+    )
+    options = ("--config", str(other), "--index", "90", "--name", "other")
+    env = {VISIBLE: "1", "NVIDIA_DRIVER_CAPABILITIES": "compute"}
+    with (
+        settled("policy.exclusive = true\n") as daemon,
+        daemons.running(engine.nri_socket, gpu_host, options),
+    ):
+        async with engine.pod() as pod:
+            said = await given(pod, env=env)
+            assert "this node supports utility" in said
+            daemon.until(lambda: not daemon.status()["containers"], "the end of what was refused")
+            assert daemon.status()["counts"] == {"inject": 1}
+            assert await given(pod, env={VISIBLE: "1", "NVIDIA_DRIVER_CAPABILITIES": ""}) == [1]
+
+
+async def test_a_start_that_fails_blocks_nobody(engine, settled):
+    """Neither a later attempt under its name, as by a kubelet, nor another pod."""
+    socket = f'policy.cri_socket = "{engine.address}"\n'
+    with settled("policy.exclusive = true\n"):
+        async with engine.pod() as pod, engine.pod() as other:
+            wishes = {"name": "main", "env": {VISIBLE: "1"}}
+            failed = await pod.create("debian", command=["/no/such/program"], **wishes)
+            with pytest.raises(grpclib.GRPCError):
+                await failed.start()
+            assert await given(pod, attempt=1, **wishes) == [1]
+            # Without the runtime's CRI service it is not known to have ended.
+            assert "is held by" in await given(other, env={VISIBLE: "1"})
+            await failed.remove()
+    with settled(f"policy.exclusive = true\n{socket}"):
+        async with engine.pod() as pod, engine.pod() as other:
+            failed = await pod.create("debian", command=["/no/such/program"], **wishes)
+            with pytest.raises(grpclib.GRPCError):
+                await failed.start()
+            async with other.container("debian", env={VISIBLE: "1"}) as container:
+                assert gpus(container) == [1]
+                assert "is held by" in await given(pod, attempt=1, **wishes)
+            await failed.remove()
+
+
+async def test_whether_the_image_or_the_pod_said_so(engine, settled):
+    """What the image has is known from the runtime's CRI service; the pod's own word counts."""
+    engine.add_image("wants-all", base="debian", env=[f"{VISIBLE}=all"])
+    rules = '[[policy_rules]]\nsources = ["image"]\naction = "ignore"\n'
+    with settled(f'policy.cri_socket = "{engine.address}"\n{rules}') as daemon:
+        async with engine.pod() as pod:
+            assert await given(pod, "wants-all") == []
+            assert codes(daemon) == ["ignored-by-rule"]
+            assert await given(pod, "wants-all", env={VISIBLE: "1"}) == [1]
+            assert codes(daemon) == []
+            assert await given(pod, env=ALL) == [0, 1, 2]
+    with settled(f'policy.cri_socket = "{engine.directory}/none"\n{rules}') as daemon:
+        async with engine.pod() as pod:
+            assert await given(pod, "wants-all") == [0, 1, 2]
+            assert codes(daemon) == ["image-not-known"]
