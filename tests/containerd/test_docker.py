@@ -141,10 +141,11 @@ async def test_cdi_and_the_runtime_do_not_add_up(cdi):
         assert {name for name in listed if name[6:].isdigit()} == {"nvidia5"}
 
 
-async def test_as_the_default_runtime(start, gpu_host, programs, library):
+@pytest.mark.parametrize("which", ENGINES)
+async def test_as_the_default_runtime(which, start, gpu_host, programs, library):
     """Nothing is to be said on the command line; plain containers run as ever, without a daemon too."""
     with contextlib.ExitStack() as stack:
-        engine = start("containerd-2")
+        engine = start(ENGINES[which])
         stack.callback(engine.stop)
         daemon = stack.enter_context(daemons.alone(gpu_host))
         wrapper = doors.wrapper(daemon, programs["runc"].path)
@@ -152,8 +153,10 @@ async def test_as_the_default_runtime(start, gpu_host, programs, library):
             "runtimes": {"nri-nvidia": {"path": str(wrapper)}},
             "default-runtime": "nri-nvidia",
         }
+        if which == "docker-20":
+            settings["deprecated-key-path"] = str(engine.directory / "key.json")
         docker = stack.enter_context(
-            dockers.running(engine, programs["docker-28"], programs["docker-cli"], settings)
+            dockers.running(engine, programs[which], programs["docker-cli"], settings)
         )
         docker.load(library["debian"])
         async with docker.container({"NVIDIA_VISIBLE_DEVICES": "4"}) as container:
