@@ -14,6 +14,7 @@ import packages
 from packages import Apt, Package, SetupError
 
 SCHEMA = 1
+PLACES = ("bin", "sbin", "libexec/docker/cli-plugins")
 
 
 class Wanted(NamedTuple):
@@ -42,6 +43,7 @@ WANTED = (
     Wanted("docker-20", "client", "docker.io", ("dockerd",), r"20\.10\.", long=True),
     Wanted("docker-28", "client", "docker.io", ("dockerd",), r"28\.", long=True),
     Wanted("docker-cli", "client", "docker-cli", ("docker",), r"28\.", long=True),
+    Wanted("docker-buildx", "client", "docker-buildx", ("docker-buildx",), r"", long=True),
     Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
 )  # fmt: skip
@@ -98,7 +100,7 @@ def unpack(apt: Apt, wanted: Wanted, place: Path) -> dict[str, Any] | None:
         packages.unpack(apt.fetch([package])[0], work / "package")
         (work / "bin").mkdir()
         for program in wanted.programs:
-            places = [work / "package/usr" / name / program for name in ("bin", "sbin")]
+            places = [work / "package/usr" / name / program for name in PLACES]
             found = next(path for path in places if path.exists()).resolve()
             found.rename(work / "bin" / program)
         shutil.rmtree(work / "package")
@@ -147,7 +149,8 @@ def make_runnable(apt: Apt, package: Package, wanted: Wanted, place: Path) -> No
 
 def starts(program: Path) -> bool:
     """Return whether the program gets as far as telling its version."""
-    options = "-v" if program.name == "containerd-shim-runc-v2" else "--version"
+    other = {"containerd-shim-runc-v2": "-v", "docker-buildx": "version"}
+    options = other.get(program.name, "--version")
     # crun makes its state's directory even then, in /run unless this is set.
     with tempfile.TemporaryDirectory() as state:
         environment = {**os.environ, "XDG_RUNTIME_DIR": state}

@@ -23,6 +23,7 @@ ENGINES = {
 }
 _RUNTIME = "nri-nvidia-runtime"
 _VERSIONS = {"containerd": r"\sv?(\d+\.\d+\S*)", "crio": r"version:?\s+v?(\d+\.\d+\S*)"}
+_PASSED = ("unit", "require", "default", "cdi", "builds", "transparent")
 _LIMIT = 5
 _LONGEST = 20_000
 
@@ -53,15 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 action="store_true",
                 help=f"{_RUNTIME} in the place of runc for every client, as ctr and nerdctl",
             )
-        if name in {"containerd", "nerdctl"}:
-            own.add_argument(
-                "--unit", metavar="UNIT", default="containerd.service", help="its systemd unit"
-            )
+        if name in {"containerd", "docker", "nerdctl"}:
+            unit = "docker.service" if name == "docker" else "containerd.service"
+            own.add_argument("--unit", metavar="UNIT", default=unit, help=f"default: {unit}")
         if name in {"docker", "podman"}:
             own.add_argument(
                 "--default", action="store_true", help="the runtime of all containers"
             )
         if name == "docker":
+            own.add_argument(
+                "--builds",
+                action="store_true",
+                help="also BuildKit's RUN: ours is the first runc on dockerd's PATH",
+            )
             own.add_argument(
                 "--cdi", action="store_true", help="switch CDI on (docker 25 to 28.1)"
             )
@@ -110,9 +115,8 @@ def _options(given: argparse.Namespace, disk: files.Disk) -> model.Options:
         release=_release(given, disk),
         runtime=_runtime(named["runtime_path"]) if "runtime_path" in named else "",
         user=user,
-        **{name: named[name] for name in ("unit", "require", "default", "cdi", "transparent")
-           if name in named},
-    )  # fmt: skip
+        **{name: named[name] for name in _PASSED if name in named},
+    )
 
 
 def _release(given: argparse.Namespace, disk: files.Disk) -> str:

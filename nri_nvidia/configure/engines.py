@@ -14,8 +14,14 @@ CRIO = "/etc/crio/crio.conf.d"
 def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
     """Register our runtime; `default` makes it that of all containers, `cdi` switches CDI on.
 
-    docker reads runtimes again on SIGHUP, features only at its start.
+    docker reads runtimes again on SIGHUP, features only at its start. BuildKit in docker knows no
+    runtimes: it runs the first runc on dockerd's PATH (moby `builder-next`), with `builds` ours.
     """
+    if options.builds and options.user:
+        raise errors.ConfigError(
+            "--builds: a user's own docker has no unit of the system",
+            hint="put a link named runc to nri-nvidia-runtime first on its PATH",
+        )
     usual = f"{options.user}/docker/daemon.json" if options.user else DOCKER
     path = options.config or usual
     before = tree.text(path)
@@ -41,10 +47,12 @@ def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
     )
     if options.default:
         notes = ()
+    found = transparent.propose(tree, options) if options.builds else model.Proposal()
+    then = (f"systemctl {how}{'restart' if restart else 'reload'} docker",)
     return model.Proposal(
-        changes=changed,
-        notes=notes,
-        then=(f"systemctl {how}{'restart' if restart else 'reload'} docker",),
+        changes=(*changed, *found.changes),
+        notes=(*notes, *found.notes),
+        then=found.then if found.needed else then,
     )
 
 

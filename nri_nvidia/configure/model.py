@@ -50,8 +50,9 @@ class Options:
     it tells it (`1.7.24`), empty where it is not known. `runtime` is the path of
     nri-nvidia-runtime. `user` is the configuration directory of a user other than root, else
     empty. `require` lists us among the plugins without which no container is created, `default`
-    makes our runtime that of all containers, `cdi` switches docker's CDI on, `transparent` puts
-    our runtime in the place of runc for all clients of a containerd whose systemd unit is `unit`.
+    makes our runtime that of all containers, `cdi` switches docker's CDI on, `builds` has BuildKit
+    in docker find our runtime as runc, and `transparent` all clients of a containerd; `unit` is
+    the systemd unit of the one or the other.
     """
 
     config: str = ""
@@ -62,6 +63,7 @@ class Options:
     require: bool = False
     default: bool = False
     cdi: bool = False
+    builds: bool = False
     transparent: bool = False
 
     def at_least(self, major: int, minor: int) -> bool | None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every client of one containerd served: our runtime is what its shims find as `runc`.
+"""Every client of one containerd served, or BuildKit in docker: our runtime is found as `runc`.
 
 A shim looks for `runc` on the PATH that it has from containerd, unless a client or the CRI's
-configuration names another program. So a directory of ours with a link of that name comes first
-on containerd's PATH. Where the link leads nowhere, as after removal, the next `runc` is found.
+configuration names another program; BuildKit in docker looks for it on dockerd's. So a directory
+of ours with a link of that name comes first on the PATH of that unit. Where the link leads
+nowhere, as after removal, the next `runc` is found.
 """
 
 import posixpath
@@ -31,16 +32,18 @@ def propose(tree: model.Tree, options: model.Options) -> model.Proposal:
     unit = options.unit
     if "/" in unit or not unit.endswith(".service"):
         raise errors.ConfigError(f"--unit {unit}: no service of systemd's", hint="NAME.service")
+    # One for each unit, so that one can be undone without the other.
+    directory = f"{DIRECTORY}/{unit.removesuffix('.service')}"
     drop_in = f"{_SYSTEM}/{unit}.d/{model.DROP_IN}.conf"
     path = _without(_path(tree, unit, drop_in))
     text = (
         "# Written by nri-nvidia configure: what this finds as runc is nri-nvidia-runtime.\n"
-        f'[Service]\nEnvironment="PATH={DIRECTORY}:{path}"\n'
+        f'[Service]\nEnvironment="PATH={directory}:{path}"\n'
     )
     notes = [] if _fragment(tree, unit) else [f"{unit}: there is no such unit among systemd's"]
     changes = (
         model.Link(
-            path=f"{DIRECTORY}/runc", before=tree.link(f"{DIRECTORY}/runc"), target=options.runtime
+            path=f"{directory}/runc", before=tree.link(f"{directory}/runc"), target=options.runtime
         ),
         model.File(path=drop_in, before=tree.text(drop_in), after=text),
     )
@@ -83,4 +86,5 @@ def _fragment(tree: model.Tree, unit: str) -> str:
 
 
 def _without(path: str) -> str:
-    return ":".join(part for part in path.split(":") if posixpath.normpath(part) != DIRECTORY)
+    parts = path.split(":")
+    return ":".join(each for each in parts if not posixpath.normpath(each).startswith(DIRECTORY))

@@ -215,8 +215,11 @@ class TestTransparent:
         found = containerd.propose(tree, options(transparent=True))
         assert found.then == ("systemctl daemon-reload", "systemctl restart containerd")
         after = settled(containerd.propose, tree, options(transparent=True))
-        assert after.link(f"{transparent.DIRECTORY}/runc") == RUNTIME
-        assert f'"PATH={transparent.DIRECTORY}:/usr/local/sbin:' in after.files[self.DROP_IN]
+        assert after.link(f"{transparent.DIRECTORY}/containerd/runc") == RUNTIME
+        assert (
+            f'"PATH={transparent.DIRECTORY}/containerd:/usr/local/sbin:'
+            in after.files[self.DROP_IN]
+        )
 
     def test_the_units_own_path_is_kept(self):
         """The last drop-in by name wins, as with systemd."""
@@ -226,7 +229,7 @@ class TestTransparent:
             "/usr/lib/systemd/system/containerd.service.d/10-x.conf": "[Service]\nEnvironment=PATH=/e\n",
         })  # fmt: skip
         after = settled(containerd.propose, tree, options(release="2.1.9", transparent=True))
-        assert f"PATH={transparent.DIRECTORY}:/c:/d" in after.files[self.DROP_IN]
+        assert f"PATH={transparent.DIRECTORY}/containerd:/c:/d" in after.files[self.DROP_IN]
 
     def test_a_unit_that_is_not_there_is_told(self):
         """Then systemd does not start this containerd."""

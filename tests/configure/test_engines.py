@@ -41,6 +41,17 @@ def test_docker_keeps_what_is_there():
     assert json.loads(found.needed[0].after)["features"] == {"cdi": True}
 
 
+def test_docker_builds():
+    """BuildKit knows no runtimes: ours is the runc that it finds; that takes a restart."""
+    given = options(builds=True, unit="docker.service")
+    found = engines.docker(Paper(), given)
+    assert found.then == ("systemctl daemon-reload", "systemctl restart docker")
+    after = settled(engines.docker, Paper(), given)
+    assert "/etc/systemd/system/docker.service.d/50-nri-nvidia.conf" in after.files
+    with pytest.raises(errors.ConfigError, match="--builds"):
+        engines.docker(Paper(), options(builds=True, user="/home/u/.config"))
+
+
 @pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": {"nri-nvidia": 3}}'])
 def test_docker_refuses_another_shape(text):
     """It would not start with that either."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import doors, images
+from . import doors, images, pods
 from . import engine as engines
 
 PATIENCE = 30.0
@@ -104,7 +104,7 @@ class Docker:
 
     @contextlib.asynccontextmanager
     async def container(
-        self, env: Mapping[str, str] | None = None, *options: str
+        self, env: Mapping[str, str] | None = None, *options: str, image: str = IMAGE
     ) -> AsyncIterator[doors.Inside]:
         """Run a container; raises RefusedError with what the client shows."""
         name = f"docker-{next(self._numbers)}"
@@ -113,7 +113,7 @@ class Docker:
         ]
         done = await doors.run(*self._command(
             "run", "-d", "--pull", "never", "--network", "none", "--name", name,
-            *variables, *options, IMAGE, "/probe", "pause",
+            *variables, *options, image, "/probe", "pause",
         ))  # fmt: skip
         try:
             if done.code:
@@ -121,6 +121,21 @@ class Docker:
             yield doors.Inside(name, self._command("exec", name))
         finally:
             await doors.run(*self._command("rm", "-f", name))
+
+    def use_buildkit(self, buildx: engines.Program) -> None:
+        """Give the client its plugin for builds by BuildKit."""
+        plugins = self._directory / ".docker/cli-plugins"
+        plugins.mkdir(parents=True)
+        (plugins / "docker-buildx").symlink_to(buildx.path)
+
+    async def build(self, lines: Sequence[str], *options: str, kit: bool = False) -> pods.Result:
+        """Build an image from lines of a Dockerfile, by the classic builder or by BuildKit."""
+        context = self._directory / f"build-{next(self._numbers)}"
+        context.mkdir()
+        (context / "Dockerfile").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        settings = [f"DOCKER_BUILDKIT={int(kit)}", f"HOME={self._directory}"]
+        command = self._command("build", "--network", "none", *options, str(context))
+        return await doors.run("env", *settings, *command)
 
     async def restart(self, container: doors.Inside) -> None:
         """Stop a container and start it again, from what docker keeps of it."""

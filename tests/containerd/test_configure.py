@@ -136,7 +136,7 @@ async def test_transparent_mode(fresh, gpu_host):
                 pass
         async with doors.cri(engine, env) as container:
             assert "nvidia1" in await nodes(container)
-    link = engine.directory / transparent.DIRECTORY.lstrip("/") / "runc"
+    link = engine.directory / transparent.DIRECTORY.lstrip("/") / "containerd/runc"
     link.unlink()
     link.symlink_to("/gone/with/the/package")
     async with doors.ctr(engine, None, env) as container:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docker with what `nri-nvidia configure docker` makes of its configuration; builds with GPUs."""
+
+import contextlib
+import json
+
+import pytest
+
+from nri_nvidia import cli
+from nri_nvidia.configure import transparent
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.testing import host_spec
+
+from . import daemons, dockers, doors
+from .test_docker import ENGINES
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def gpu_host(tmp_path_factory):
+    """A simulated host with two GPUs."""
+    directory = tmp_path_factory.mktemp("host")
+    simulated.build(directory, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 2))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """The root of a node whose docker is configured."""
+    directory = tmp_path_factory.mktemp("node")
+    (directory / "etc/docker").mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def docker(request, start, gpu_host, programs, node):
+    """A docker whose default runtime is ours, by the command; BuildKit finds it as well."""
+    library = request.getfixturevalue("library")
+    for name in (request.param, "docker-cli", "docker-buildx"):
+        if name not in programs:
+            pytest.fail(f"{name} is not there: run contrib/setup --long")
+    with contextlib.ExitStack() as stack:
+        engine = start(ENGINES[request.param])
+        stack.callback(engine.stop)
+        daemon = stack.enter_context(daemons.alone(gpu_host, ""))
+        wrapper = doors.wrapper(daemon, programs["runc"].path)
+        file = node / "etc/docker/daemon.json"
+        own = {"deprecated-key-path": str(engine.directory / "key.json")}
+        file.write_text(json.dumps(own if request.param == "docker-20" else {}, indent=2))
+        words = ["--root", str(node), "--runtime-path", str(wrapper), "--default", "--builds"]
+        assert cli.main(["configure", "docker", *words, "--apply"]) == 0
+        # What the unit's drop-in puts first on PATH.
+        path = node / transparent.DIRECTORY.lstrip("/") / "docker"
+        found = stack.enter_context(
+            dockers.running(
+                engine, programs[request.param], programs["docker-cli"],
+                json.loads(file.read_text()), [path],
+            )
+        )  # fmt: skip
+        found.use_buildkit(programs["docker-buildx"])
+        found.load(library["debian"])
+        yield found
+
+
+async def test_a_container_gets_its_gpu(docker):
+    """docker starts with the file, and with no option more there is the GPU."""
+    async with docker.container({"NVIDIA_VISIBLE_DEVICES": "1"}) as container:
+        assert "nvidia1" in await container.probe("ls", "/dev")
+
+
+ASKING = ["FROM debian:1", "ENV NVIDIA_VISIBLE_DEVICES=1", 'RUN ["/probe", "ls", "/dev"]']
+
+
+@pytest.mark.parametrize("kit", [False, True], ids=["classic", "BuildKit"])
+async def test_builds(docker, kit):
+    """A RUN has the GPUs that the image's variable asks for, and none where it asks for none.
+
+    BuildKit in docker runs the runc on PATH, and takes no notice of docker's runtimes.
+    """
+    more = ["--progress", "plain", "--no-cache"] if kit else []
+    done = await docker.build(ASKING, "-t", "built:1", *more, kit=kit)
+    assert done.code == 0, done
+    seen = done.stdout + done.stderr
+    assert "nvidia1" in seen
+    assert "nvidia0" not in seen
+    done = await docker.build([ASKING[0], ASKING[2]], *more, kit=kit)
+    assert "nvidiactl" not in done.stdout + done.stderr
+    # What a build left in the image is in nobody's way.
+    async with docker.container({}, image="built:1") as container:
+        assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
+    async with docker.container({"NVIDIA_VISIBLE_DEVICES": "void"}, image="built:1") as container:
+        assert "nvidiactl" not in await container.probe("ls", "/dev")
+
+
+async def test_a_build_that_asks_for_what_is_not_there(docker):
+    """It fails with the sentence."""
+    lines = [ASKING[0], "ENV NVIDIA_VISIBLE_DEVICES=9", ASKING[2]]
+    done = await docker.build(lines)
+    assert done.code != 0
+    assert "no such GPU; this node has 0-1" in done.stdout + done.stderr
