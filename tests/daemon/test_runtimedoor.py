@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.daemon import cgroups, ledger, recorder, records, runtimedoor, runtimeholders
+from nri_nvidia.config import model as model_config
+from nri_nvidia.daemon import (
+    cgroups,
+    hookplace,
+    ledger,
+    recorder,
+    records,
+    runtimedoor,
+    runtimeholders,
+)
 from nri_nvidia.edits import model
 
 EDITS = model.ContainerEdits(
@@ -366,3 +375,32 @@ async def test_a_container_is_shown_by_a_name_that_people_know(identifier, annot
     question = {**QUESTION, "id": identifier, "spec": {**SPEC, "annotations": annotations}}
     async with opened() as (door, decider), asking(door, question):
         assert (decider.asked[0].name, decider.asked[0].id) == (name, f"{identifier}/runtime")
+
+
+async def test_the_program_that_asks_follows_the_settings(caplog):
+    """The texts to look for are the settings'; what keeps it from its place is said."""
+    async with opened() as (door, _):
+        folder = Path(door.path).parent / "runtime"
+        keeping = asyncio.create_task(door.keep_client(hookplace.HookPlace()))
+        hook = model_config.Hook(enabled=False)
+
+        async def until(condition):
+            async with asyncio.timeout(30):
+                while not condition():
+                    await asyncio.sleep(0.02)
+
+        def looked_for(text):
+            path = folder / "nri-nvidia-client"
+            return path.exists() and text in (folder / "markers").read_bytes().split(b"\n")
+
+        door.use(hook, (b"FIRST=",))
+        await until(lambda: looked_for(b"FIRST="))
+        door.use(hook, (b"SECOND=",))
+        await until(lambda: looked_for(b"SECOND=") and not looked_for(b"FIRST="))
+        folder.chmod(0o777)
+        door.use(hook, (b"THIRD=",))
+        await until(lambda: "can be written by others" in caplog.text)
+        assert looked_for(b"SECOND=")
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
