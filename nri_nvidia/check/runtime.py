@@ -90,7 +90,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             code="nri-off",
             severity=Severity.ERROR,
             message=f"NRI is switched off: disabled_plugins in {path} names {containerd.NRI}",
-            command=f"$EDITOR {path} && {_restart(facts)}",
+            command=f"{_switch_on(path)} && {_restart(facts)}",
         )
     elif disable is True or (disable is not False and _off_by_default(facts)):
         said = "sets disable = true" if disable is True else "does not switch it on"
@@ -109,7 +109,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{path} sets disable_connections = true: containerd takes no plugin but "
             "those that it starts itself",
-            command=f"$EDITOR {path} && {_restart(facts)}",
+            command=f"{_switch_on(path)} && {_restart(facts)}",
             detail=_snippet(facts, "disable_connections = false"),
         )
 

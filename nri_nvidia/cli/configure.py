@@ -78,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Show what is to change, change it or put it back."""
-    disk = files.Disk(options.root)
+    own = os.geteuid() != 0 and options.root == "/"
+    disk = files.Disk(options.root, _home("STATE", ".local/state") if own else files.RECORDS)
     if options.undo:
         changes = disk.undoing(options.engine)
         disk.undo(options.engine)
@@ -107,16 +108,25 @@ def main(options: argparse.Namespace) -> int:
 
 def _options(given: argparse.Namespace, disk: files.Disk) -> model.Options:
     named = vars(given)
-    user = ""
-    if os.geteuid() != 0 and given.root == "/":
-        user = os.environ.get("XDG_CONFIG_HOME") or str(pathlib.Path.home() / ".config")
+    own = os.geteuid() != 0 and given.root == "/"
+    config = named.get("config") or ""
+    if config and not config.startswith("/") and given.root != "/":
+        raise errors.ConfigError(
+            f"--config {config}: not a path below {given.root}", hint="begin it with /"
+        )
     return model.Options(
-        config=named.get("config") or "",
+        config=str(pathlib.Path(config).absolute()) if config else "",
         release=_release(given, disk),
         runtime=_runtime(named["runtime_path"]) if "runtime_path" in named else "",
-        user=user,
+        user=_home("CONFIG", ".config") if own else "",
         **{name: named[name] for name in _PASSED if name in named},
     )
+
+
+def _home(kind: str, usual: str) -> str:
+    """Give a user's directory by the XDG Base Directory Specification; of its state, ours."""
+    place = os.environ.get(f"XDG_{kind}_HOME") or str(pathlib.Path.home() / usual)
+    return f"{place}/nri-nvidia/configured" if kind == "STATE" else place
 
 
 def _release(given: argparse.Namespace, disk: files.Disk) -> str:

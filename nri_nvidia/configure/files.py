@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place that reads and writes engines' configuration; what was there can be had back.
 
-What was done for an engine is recorded in `RECORDS/ENGINE.json`: for each file where its former
-content is kept (beside it) and the digest of what we left there. Only a file that is still as we
-left it is put back.
+What was done for an engine is recorded in `RECORDS/ENGINE.json`, for a user elsewhere: for each
+file where its former content is kept (beside it), and the digests of that and of what we left.
+Only a file that is still as we left it is put back.
 """
 
 import contextlib
@@ -26,10 +26,11 @@ _LIMIT = 4 << 20
 class Disk:
     """The files of this node, or of one whose `/` is another directory."""
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", records: str = RECORDS) -> None:
         if not pathlib.Path(root).is_dir():
             raise errors.ConfigError(f"--root {root}: there is no such directory")
         self._root = os.path.realpath(root)
+        self._records = records
 
     def text(self, path: str) -> str | None:
         """Give a file's text, None where there is none; raises ConfigError for what is no text."""
@@ -63,6 +64,8 @@ class Disk:
         """Make changes and record them; give what is to be told. Raises ConfigError or OSError."""
         record = self._record(engine)
         known = {entry["path"]: entry for entry in record["entries"]}
+        # Where it cannot be recorded nothing is begun.
+        self._write_record(engine, record)
         told = []
         for change in changes:
             entry = known.get(change.path)
@@ -70,7 +73,7 @@ class Disk:
                 # It has changed since: the way back leads to how it is now.
                 entry = None
             if entry is None:
-                entry = {"path": change.path, "backup": self._back_up(change.path)}
+                entry = self._former(change)
                 if entry["backup"]:
                     told.append(f"{change.path}: as it was in {entry['backup']}")
             known[change.path] = {**entry, **_left(change)}
@@ -91,7 +94,7 @@ class Disk:
         if not record["entries"]:
             raise errors.ConfigError(
                 f"nothing is recorded that nri-nvidia configured for {engine}",
-                hint=f"it records what it does in {RECORDS}",
+                hint=f"it records what it does in {self._records}",
             )
         altered = [entry["path"] for entry in record["entries"] if not self._undoable(entry)]
         if altered:
@@ -105,10 +108,10 @@ class Disk:
         for entry in record["entries"]:
             path = entry["path"]
             if "target" in entry:
-                found.append(model.Link(path=path, before=self.link(path), target=""))
+                found.append(model.Link(path=path, before=self.link(path), target=entry["was"]))
             else:
-                was = self.text(entry["backup"]) if entry["backup"] else None
-                found.append(model.File(path=path, before=self.text(path), after=was or ""))
+                was = self._kept(entry).decode() if entry["backup"] else ""
+                found.append(model.File(path=path, before=self.text(path), after=was))
         return tuple(found)
 
     def undo(self, engine: str) -> None:
@@ -116,21 +119,40 @@ class Disk:
         self.undoing(engine)
         record = self._record(engine)
         for entry in reversed(record["entries"]):
-            place = self._place(entry["path"])
-            if not entry["backup"]:
-                place.unlink(missing_ok=True)
-                continue
-            backup = self._place(entry["backup"])
-            data = backup.read_bytes()
-            if self._data(entry["path"]) != data:
+            if "target" in entry and entry["was"]:
+                self._put_link(entry["path"], entry["was"])
+            elif not entry["backup"]:
+                self._place(entry["path"]).unlink(missing_ok=True)
+            elif self._data(entry["path"]) != (data := self._kept(entry)):
                 self._write(entry["path"], data)
-            backup.unlink()
+        # Only now: what ends before can be begun again.
+        for entry in record["entries"]:
+            if entry["backup"]:
+                self._place(entry["backup"]).unlink()
         for directory in sorted(record["directories"], reverse=True):
             with contextlib.suppress(OSError):
                 self._place(directory).rmdir()  # stays if something else is in it now
-        self._place(f"{RECORDS}/{engine}.json").unlink()
+        self._place(f"{self._records}/{engine}.json").unlink()
         with contextlib.suppress(OSError):
-            self._place(RECORDS).rmdir()
+            self._place(self._records).rmdir()
+
+    def _former(self, change: model.File | model.Link) -> dict[str, str]:
+        """Keep how a place is before it is changed for the first time."""
+        if isinstance(change, model.Link):
+            return {"path": change.path, "backup": "", "was": change.before or ""}
+        data = self._data(change.path)
+        backup = "" if data is None else self._back_up(change.path, data)
+        return {"path": change.path, "backup": backup, "former": _digest(data or b"")}
+
+    def _kept(self, entry: dict[str, Any]) -> bytes:
+        data = self._data(entry["backup"])
+        if data is None or _digest(data) != entry["former"]:
+            raise errors.ConfigError(
+                f"{entry['backup']}: is not as nri-nvidia kept {entry['path']} there;"
+                " nothing was undone",
+                hint="take our part out by hand, or put that file back",
+            )
+        return data
 
     def _place(self, path: str) -> pathlib.Path:
         """Give where a path is; what leads out of the root by links is refused."""
@@ -163,11 +185,8 @@ class Disk:
             raise errors.ConfigError(f"{path}: larger than {_LIMIT >> 20} MiB")
         return data
 
-    def _back_up(self, path: str) -> str:
-        """Keep a file's content beside it, with its mode and owner; empty where there is none."""
-        data = self._data(path)
-        if data is None:
-            return ""
+    def _back_up(self, path: str, data: bytes) -> str:
+        """Keep a file's content beside it, with its mode and owner; gives the place."""
         number = 0
         while True:
             backup = f"{path}{_SUFFIX}{f'.{number}' if number else ''}"
@@ -225,12 +244,15 @@ class Disk:
         """Tell whether a file is as we left it, or as it was before (an interrupted change)."""
         if self._as_left(entry):
             return True
+        if "target" in entry:
+            return bool((self.link(entry["path"]) or "") == entry["was"])
         if not entry["backup"]:
             return not os.path.lexists(self._place(entry["path"]))
-        return self._data(entry["path"]) == self._data(entry["backup"]) is not None
+        data = self._data(entry["path"])
+        return data is not None and bool(_digest(data) == entry["former"])
 
     def _record(self, engine: str) -> dict[str, Any]:
-        path = f"{RECORDS}/{engine}.json"
+        path = f"{self._records}/{engine}.json"
         data = self._data(path)
         try:
             found = json.loads(data) if data is not None else {}
@@ -242,7 +264,7 @@ class Disk:
             ) from error
 
     def _write_record(self, engine: str, record: dict[str, Any]) -> None:
-        path = f"{RECORDS}/{engine}.json"
+        path = f"{self._records}/{engine}.json"
         self._make_directories(path)
         self._write(path, (json.dumps(record, indent=2) + "\n").encode())
 

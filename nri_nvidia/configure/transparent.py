@@ -24,6 +24,7 @@ _UNITS = (
     "/lib/systemd/system",
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FILE = re.compile(r"^\s*EnvironmentFile\s*=\s*-?(/\S+)\s*$")
 _ENVIRONMENT = re.compile(r"^\s*Environment\s*=\s*(.*)$")
 
 
@@ -66,10 +67,22 @@ def _path(tree: model.Tree, unit: str, own: str) -> str:
     }
     for place in [fragment, *(named[name] for name in sorted(named))]:
         for line in (tree.text(place) or "").splitlines() if place and place != own else ():
+            _refuse_file(tree, unit, line)
             found = _ENVIRONMENT.match(line)
             if found:
                 path = _assigned(found[1]) or path
     return path
+
+
+def _refuse_file(tree: model.Tree, unit: str, line: str) -> None:
+    """Refuse a unit whose EnvironmentFile sets PATH: systemd lets that win over Environment."""
+    found = _FILE.match(line)
+    text = tree.text(found[1]) if found else None
+    if found and text and re.search(r"^\s*PATH\s*=", text, re.MULTILINE):
+        raise errors.ConfigError(
+            f"{unit}: PATH is set in {found[1]}, which wins over a drop-in",
+            hint="move that line to Environment= in the unit, and repeat",
+        )
 
 
 def _assigned(words: str) -> str:

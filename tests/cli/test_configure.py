@@ -87,3 +87,23 @@ def test_our_runtime_is_found_beside_the_program(capsys, node, tmp_path, monkeyp
     os.chmod(beside, 0o755)
     assert cli.main(["configure", "docker", "--root", str(node)]) == 0
     assert str(beside) in capsys.readouterr().out
+
+
+def test_a_user_has_files_and_a_record_of_its_own(capsys, tmp_path, monkeypatch):
+    """docker and podman without root: nothing of the system is read or written."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert run(capsys, "/", "docker", "--apply")[0] == 0
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert found == ["config/docker/daemon.json", "state/nri-nvidia/configured/docker.json"]
+    assert run(capsys, "/", "docker", "--undo")[0] == 0
+
+
+def test_a_relative_path(capsys, tmp_path, monkeypatch):
+    """Is one of the working directory, and none below another root."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "daemon.json").write_text("{}")
+    code, out, _ = run(capsys, "/", "docker", "--config", "daemon.json")
+    assert (code, f"+++ {tmp_path}/daemon.json" in out) == (0, True)
+    assert run(capsys, tmp_path, "docker", "--config", "daemon.json")[0] == 2

@@ -231,6 +231,15 @@ class TestTransparent:
         after = settled(containerd.propose, tree, options(release="2.1.9", transparent=True))
         assert f"PATH={transparent.DIRECTORY}/containerd:/c:/d" in after.files[self.DROP_IN]
 
+    def test_a_file_of_variables_that_wins_is_told(self):
+        """systemd lets EnvironmentFile win over Environment, in drop-ins too."""
+        unit = "[Service]\nEnvironmentFile=-/etc/default/containerd\n"
+        tree = Paper({self.UNIT: unit, "/etc/default/containerd": "PATH=/a:/b\n"})
+        with pytest.raises(errors.ConfigError, match="PATH is set in /etc/default/containerd"):
+            transparent.propose(tree, options())
+        tree = Paper({self.UNIT: unit, "/etc/default/containerd": "XPATH=/a\n"})
+        settled(transparent.propose, tree, options())
+
     def test_a_unit_that_is_not_there_is_told(self):
         """Then systemd does not start this containerd."""
         found = transparent.propose(Paper(), options(unit="other.service"))

@@ -137,3 +137,46 @@ def test_a_file_in_the_links_place(node):
     """Is never replaced."""
     with pytest.raises(errors.ConfigError, match="is no link"):
         files.Disk(str(node)).link(MAIN)
+
+
+def test_a_link_that_was_there_is_put_back(node):
+    """As after an installation at another place, that has been recorded or not."""
+    place = node / "etc/runc"
+    place.symlink_to("/first")
+    disk = files.Disk(str(node))
+    for target in ("/second", "/third"):
+        disk.apply(
+            "nerdctl",
+            (model.Link(path="/etc/runc", before=disk.link("/etc/runc"), target=target),),
+        )
+    assert place.readlink().name == "third"
+    assert disk.undoing("nerdctl") == (
+        model.Link(path="/etc/runc", before="/third", target="/first"),
+    )
+    disk.undo("nerdctl")
+    assert place.readlink().name == "first"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_backup_that_is_not_what_was_kept(node, gone):
+    """Nothing is undone: what would be put back is not what was there."""
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/own.conf", before=None, after="x\n")
+    disk.apply("containerd", (change(disk, "a = 1\n"), own))
+    backup = node / "etc/containerd/config.toml.before-nri-nvidia"
+    backup.unlink() if gone else backup.write_text("other\n")
+    with pytest.raises(errors.ConfigError, match="nothing was undone"):
+        disk.undo("containerd")
+    assert (node / "etc/own.conf").exists()
+
+
+def test_what_cannot_be_recorded_is_not_begun(node):
+    """No backup is left, and the file is as it was."""
+    before = everything(node)
+    (node / "var").write_text("in the way")
+    disk = files.Disk(str(node))
+    wanted = change(disk, "a = 1\n")
+    with pytest.raises(OSError, match="var"):
+        disk.apply("containerd", (wanted,))
+    (node / "var").unlink()
+    assert everything(node) == before

@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 import json
+import shlex
 import signal
 import subprocess
 import tarfile
@@ -121,6 +122,14 @@ class Docker:
             yield doors.Inside(name, self._command("exec", name))
         finally:
             await doors.run(*self._command("rm", "-f", name))
+
+    def program(self) -> Path:
+        """Give the client as a program of its own that talks to this dockerd."""
+        path = self._directory / "docker"
+        words = shlex.join(self._command())
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
+        return path
 
     def use_buildkit(self, buildx: engines.Program) -> None:
         """Give the client its plugin for builds by BuildKit."""

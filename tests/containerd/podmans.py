@@ -140,7 +140,10 @@ class Podman:
 
     @contextlib.asynccontextmanager
     async def container(
-        self, env: Mapping[str, str] | None = None, *options: str, runtime: Path | None = None
+        self,
+        env: Mapping[str, str] | None = None,
+        *options: str,
+        runtime: "Path | str | None" = None,
     ) -> AsyncIterator[doors.Inside]:
         """Run a container; raises RefusedError with what podman shows."""
         name = f"podman-{next(self._numbers)}"
@@ -159,6 +162,15 @@ class Podman:
             yield doors.Inside(name, self._command(*chosen, "exec", name))
         finally:
             await doors.run(*self._command(*chosen, "rm", "-f", "-t", "0", name))
+
+    @contextlib.contextmanager
+    def configured(self, drop_in: Path) -> Iterator[None]:
+        """Read one file more, as the last of containers.conf.d would be."""
+        self._env["CONTAINERS_CONF_OVERRIDE"] = str(drop_in)
+        try:
+            yield
+        finally:
+            del self._env["CONTAINERS_CONF_OVERRIDE"]
 
     def close(self) -> None:
         """End what is left of it."""

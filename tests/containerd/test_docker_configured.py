@@ -3,6 +3,8 @@
 
 import contextlib
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from nri_nvidia.testing import host_spec
 from . import daemons, dockers, doors
 from .test_docker import ENGINES
 
+NVIDIA_DOCKER = Path(__file__).parents[2] / "contrib/nvidia-docker"
 pytestmark = pytest.mark.long
 
 
@@ -67,6 +70,38 @@ async def test_a_container_gets_its_gpu(docker):
     """docker starts with the file, and with no option more there is the GPU."""
     async with docker.container({"NVIDIA_VISIBLE_DEVICES": "1"}) as container:
         assert "nvidia1" in await container.probe("ls", "/dev")
+
+
+RUN = ("run", "--rm", "--pull", "never", "--network", "none")
+
+
+async def test_nvidia_docker(docker):
+    """contrib/nvidia-docker runs what its users wrote."""
+    done = await doors.run(
+        "env", "NV_GPU=1", f"NV_DOCKER={docker.program()}", NVIDIA_DOCKER,
+        *RUN, dockers.IMAGE, "/probe", "ls", "/dev",
+    )  # fmt: skip
+    assert done.code == 0, done
+    assert "nvidia1" in done.stdout.split()
+    assert "nvidia0" not in done.stdout.split()
+
+
+async def test_docker_args(docker, gpu_host, tmp_path, capsys):
+    """A plain runc with these arguments has the node, the cgroup's leave and the driver."""
+    config = tmp_path / "config.toml"
+    config.write_text(
+        "".join(f'host.{name} = "{gpu_host}"\n' for name in ("root", "driver_root", "dev_root"))
+        + f'inject.volume_dir = "{tmp_path}/volumes"\n'
+    )
+    assert cli.main(["docker-args", "1", "--config", str(config)]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    for command, expected in (
+        (["/probe", "open", "/dev/nvidia1", "rw"], "ENXIO"),
+        (["/probe-dlopen", "libcuda.so.1"], "/usr/local/nvidia/lib64/libcuda.so.1"),
+    ):
+        plain = (docker.program(), *RUN, "--runtime", "runc", *words, dockers.IMAGE)
+        done = await doors.run(*plain, *command)
+        assert (done.code, done.stdout.strip()) == (0, expected), done
 
 
 ASKING = ["FROM debian:1", "ENV NVIDIA_VISIBLE_DEVICES=1", 'RUN ["/probe", "ls", "/dev"]']

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from nri_nvidia import cli
 from nri_nvidia.oci import install
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
@@ -53,6 +54,22 @@ async def test_by_the_runtime_and_by_cdi(world, wrapped):
     daemon.until(lambda: not daemon.status()["containers"], "the container's end")
     async with podman.container(None, *BY_NAME) as container:
         assert await doors.facts(container) == by_runtime
+
+
+@pytest.mark.parametrize("default", [False, True])
+async def test_what_configure_writes(world, programs, tmp_path, default):
+    """podman knows our runtime by its name, beside its own, and as that of all containers."""
+    podman, daemon = world
+    wrapper = doors.wrapper(daemon, programs["runc"].path)
+    words = ["--root", str(tmp_path), "--runtime-path", str(wrapper)]
+    more = ["--default"] if default else []
+    assert cli.main(["configure", "podman", *words, *more, "--apply"]) == 0
+    with podman.configured(tmp_path / "etc/containers/containers.conf.d/50-nri-nvidia.conf"):
+        chosen = None if default else "nri-nvidia"
+        async with podman.container({"NVIDIA_VISIBLE_DEVICES": "2"}, runtime=chosen) as container:
+            assert "nvidia2" in await container.probe("ls", "/dev")
+        async with podman.container({}, runtime=programs["runc"].path) as container:
+            assert "nvidiactl" not in await container.probe("ls", "/dev")
 
 
 async def test_gpus(world):
