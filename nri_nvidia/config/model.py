@@ -177,9 +177,10 @@ class Hook:
 
 @attrs.frozen(kw_only=True)
 class Control:
-    """`[control]`: the socket that `status` asks; only root may connect."""
+    """`[control]`: the socket that `status` asks; root may, and the members of `group`."""
 
     socket: str = attrs.field(default="/run/nri-nvidia/control.sock", validator=_absolute)
+    group: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -1,20 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket: gRPC on a unix socket that root alone may connect to."""
+"""The control socket: gRPC on a unix socket for root, and for the members of one group if wanted.
+
+The file's mode keeps others away, and the kernel's word on who calls is looked at as well: a
+mode can be changed, and a descriptor handed on. What a caller can make us hold is bounded.
+"""
 
 import asyncio
 import contextlib
+import grp
 import json
 import os
+import socket
+import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
-from grpclib import server
+import attrs
+from grpclib import protocol, server
 
+from nri_nvidia import errors
 from nri_nvidia._api.control import v1
 from nri_nvidia.daemon import records, statedir, statusview
 
 _GOODBYE = 1.0
 """Seconds that a caller has to take its answer when the daemon ends."""
+_MOST_CALLERS = 64
+_MOST_BYTES = 1 << 20
+"""From one caller: a question has some hundred, and each comes on a connection of its own."""
+_CREDENTIALS = struct.Struct("3i")
+_PEER_GROUPS = 59
+"""SO_PEERGROUPS of Linux 4.13, include/uapi/asm-generic/socket.h."""
+_GROUPS = 256
+"""Of a caller, as many as Python's getsockopt() can take; of one with more the first counts."""
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """Who calls, as the kernel tells (unix(7), SO_PEERCRED, and SO_PEERGROUPS)."""
+
+    pid: int
+    uid: int
+    gids: frozenset[int]
 
 
 class Control(v1.ControlBase):
@@ -39,19 +65,121 @@ class Control(v1.ControlBase):
         return v1.ExplainResponse(json=json.dumps(document), schema=records.SCHEMA)
 
 
-async def serve(path: str, control: Control) -> server.Server:
+class Listener(server.Server):
+    """A gRPC server that looks at who connects: `group`, if not None, may besides root."""
+
+    def __init__(self, control: Control, group: int | None) -> None:
+        super().__init__([control])
+        self.group = group
+        self._callers = 0
+
+    def admit(self, channel: socket.socket) -> bool:
+        """Count a caller in, or tell that it is to be let go; see `leave`."""
+        if self._callers >= _MOST_CALLERS or not is_allowed(peer(channel), self.group):
+            return False
+        self._callers += 1
+        return True
+
+    def leave(self) -> None:
+        """Count a caller out that was admitted."""
+        self._callers -= 1
+
+    def _protocol_factory(self) -> protocol.H2Protocol:
+        given = super()._protocol_factory()
+        return _Guarded(self, given)
+
+
+class _Guarded(protocol.H2Protocol):
+    """One caller: the protocol of grpclib behind a look at who it is and how much it sends."""
+
+    def __init__(self, listener: Listener, given: protocol.H2Protocol) -> None:
+        super().__init__(given.handler, given.config, given.h2_config)
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, or let the caller go."""
+        if self._listener.admit(transport.get_extra_info("socket")):
+            self._transport = cast(asyncio.Transport, transport)
+            super().connection_made(transport)
+        else:
+            cast(asyncio.Transport, transport).abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what a caller sends, up to a length."""
+        self._received += len(data)
+        if self._transport is None:
+            return
+        if self._received > _MOST_BYTES:
+            self._transport.abort()
+            return
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count an admitted caller out."""
+        if self._transport is not None:
+            self._transport = None
+            self._listener.leave()
+            super().connection_lost(exc)
+
+
+def peer(channel: socket.socket) -> Peer:
+    """Give who is at the other end of a unix socket."""
+    data = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(data)
+    further: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):
+        data = channel.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 4 * _GROUPS)
+        further = struct.unpack(f"{len(data) // 4}I", data)
+    return Peer(pid=pid, uid=uid, gids=frozenset((gid, *further)))
+
+
+def is_allowed(caller: Peer, group: int | None) -> bool:
+    """Whether someone may ask: root, this process's own user, and the group's members."""
+    return caller.uid in {0, os.geteuid()} or group in caller.gids
+
+
+def group_of(name: str) -> int | None:
+    """Give a group's number, None for an empty name; raises HostError where there is none."""
+    if not name:
+        return None
+    if name.isascii() and name.isdigit():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise errors.HostError(
+            f"there is no group {name!r} on this node",
+            hint="make it, or leave control.group empty; root alone may ask meanwhile",
+            code="no-such-group",
+        ) from None
+
+
+async def serve(path: str, control: Control, group: int | None = None) -> "Listener":
     """Listen on a socket; raises HostError where that cannot be, TakenError where another does."""
     statedir.free(path)
-    listening = server.Server([control])
+    listening = Listener(control, group)
     # The socket is made by bind(): a umask is the only way to have no moment of wider rights.
     before = os.umask(0o177)
     try:
         await listening.start(path=path)
+        if group is not None:
+            open_to(path, listening, group)
     except OSError as error:
+        with contextlib.suppress(RuntimeError):  # where it has not begun to listen
+            listening.close()
         raise statedir.unusable(path, error) from error
     finally:
         os.umask(before)
     return listening
+
+
+def open_to(path: str, listening: Listener, group: int) -> None:
+    """Let a group's members ask, too; raises OSError."""
+    os.chown(path, -1, group)
+    os.chmod(path, 0o660)  # noqa: PTH101 - a name, not a Path
+    listening.group = group
 
 
 async def end(path: str, listening: server.Server) -> None:

@@ -49,7 +49,8 @@ _KEPT_ENDS = 4096
 class Connection:
     """The runtime that the daemon is registered with; `since` is Unix time, 0 while it is not.
 
-    `trouble` is why the last attempt to connect ended. `wanted` is false where NRI is off.
+    `trouble` is why the last attempt to connect ended, at `tried` (monotonic). `wanted` is false
+    where NRI is off.
     """
 
     wanted: bool = True
@@ -57,10 +58,11 @@ class Connection:
     trouble: errors.Error | None = None
     since: float = 0.0
     registrations: int = 0
+    tried: float = attrs.field(factory=time.monotonic)
 
     @property
     def runtime_name(self) -> str:
-        """The runtime's name, empty while none is known."""
+        """The runtime's name, if known."""
         return self.runtime.name if self.runtime else ""
 
 
@@ -134,10 +136,11 @@ class Decider:
     async def unreachable(self, reason: errors.Error) -> None:
         """Keep why there is no connection, for whoever asks."""
         self.connection.trouble = reason
+        self.connection.tried = time.monotonic()
 
     async def disconnected(self) -> None:
         """Note that no container reaches us any more."""
-        self.connection.since = 0.0
+        self.connection.since, self.connection.tried = 0.0, time.monotonic()
         self.holdings.end(holdings.RUNTIME)
 
     async def create_container(

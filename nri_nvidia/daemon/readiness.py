@@ -2,6 +2,7 @@
 """Whether a container that is created now gets a working GPU, and else why not."""
 
 import contextlib
+import time
 
 import attrs
 
@@ -14,6 +15,8 @@ from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse
 
 _LIMIT = 2.0
+_IDLE = 300.0
+"""Seconds: an attempt has limits for each of its steps, and pauses of at most a minute between."""
 _HANDLERS = 2.0
 """How many times the runtime's own limit a handler may run before the daemon counts as stuck."""
 
@@ -63,6 +66,26 @@ def stuck(state: decider.Decider) -> tuple[Reason, ...]:
             message=f"a container's creation is being decided for {waited:.1f} s; the runtime "
             f"waits for {limit / _HANDLERS:g} s",
             hint="restart nri-nvidia; its log says what it waits for",
+        ),
+    )
+
+
+def hung(state: decider.Decider) -> tuple[Reason, ...]:
+    """Give why the process had better be started anew, if it had."""
+    return (*stuck(state), *idle(state))
+
+
+def idle(state: decider.Decider) -> tuple[Reason, ...]:
+    """Give that the daemon is not registered and has long made no attempt to be."""
+    connection = state.connection
+    waited = time.monotonic() - connection.tried
+    if not connection.wanted or connection.since or waited <= _IDLE:
+        return ()
+    return (
+        Reason(
+            code="connecting-stuck",
+            message=f"nri-nvidia is not registered and has not tried to be for {waited:.0f} s",
+            hint="restart nri-nvidia",
         ),
     )
 

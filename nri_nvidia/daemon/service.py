@@ -12,14 +12,12 @@ import functools
 import gc
 import logging
 import os
-import pathlib
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
-from grpclib import server
 
 import nri_nvidia
 from nri_nvidia import errors, log
@@ -36,13 +34,16 @@ from nri_nvidia.daemon import (
     hostwatch,
     notify,
     observed,
+    readiness,
     recorder,
-    records,
     runtimedoor,
     runtimeholders,
+    sockets,
+    standing,
     statedir,
     statusview,
     volumekeeper,
+    watchdog,
     web,
     worker,
 )
@@ -101,8 +102,6 @@ class Service:
         self._reports = hookreports.Receiver()
         self._records = recorder.Recorder()
         self._opened = False
-        self._held: int | None = None
-        self._control: server.Server | None = None
         self._adoption: asyncio.Future[None] | None = None
         self._web: web.Web | None = None
         self._decider = decider.Decider(
@@ -121,6 +120,21 @@ class Service:
         )
         self._door = runtimedoor.RuntimeDoor(self._decider, self._holders)
         self._cdi = cdikeeper.CdiKeeper(self._watch, self._place, self._cdi_wanted)
+        self._sockets = sockets.Sockets(
+            control.Control(
+                self._status,
+                lambda query: explanation.document(self._decider, self._watch, query),
+            ),
+            records=self._records,
+            reports=self._reports,
+            door=self._door,
+            changed=self._sockets_changed,
+        )
+        self._socket_fault: errors.Error | None = None
+        self._standing = standing.Standing(
+            self._config.nri.socket,
+            f"process {os.getpid()}, {self._config.control.socket}",
+        )
         self._reports.on_report = self._decider.hook_reported
         self._ends = False
 
@@ -139,6 +153,10 @@ class Service:
                 assert owner is not None
                 self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
+                tasks.create_task(_surely(self._sockets.keep(), "opening the daemon's sockets"))
+                wrong = functools.partial(readiness.hung, self._decider)
+                pinging = watchdog.keep(watchdog.interval(os.environ), wrong)
+                tasks.create_task(_surely(pinging, "the watchdog"))
                 tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
                 tasks.create_task(_surely(self._first_look(), "the first look at the host"))
                 tasks.create_task(_surely(self._cdi.keep(), "keeping CDI specifications"))
@@ -182,10 +200,26 @@ class Service:
     async def _serve_nri(self, wanted: session.Settings) -> None:
         """Be the runtime's plugin for ever, or, with NRI switched off, just there."""
         if self._config.nri.enabled or wanted.descriptor is not None:
-            await session.run_forever(wanted, self._decider)
+            if wanted.descriptor is not None:
+                await self._note_other()
+            await session.run_forever(wanted, self._decider, admit=self._admit)
         self._decider.connection.wanted = False
         notify.notify("READY=1\nSTATUS=NRI is switched off")
         await asyncio.get_running_loop().create_future()
+
+    async def _admit(self) -> None:
+        """Wait for our turn to serve the runtime; raises StandsBy while another serves it."""
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            taking = self._reader.run(self._standing.take)
+            await asyncio.wait_for(asyncio.shield(taking), _FILE_LIMIT)
+
+    async def _note_other(self) -> None:
+        """Say that another serves the runtime which has started us: it may not be kept waiting."""
+        try:
+            await self._admit()
+        except session.StandsBy as error:
+            self._decider.troubles.append(error)
+            logger.error("two nri-nvidia are on this node: %s", error)  # noqa: TRY400
 
     def _session_settings(self) -> session.Settings:
         nri = self._config.nri
@@ -195,32 +229,36 @@ class Service:
     async def _open(self) -> None:
         """Open the daemon's sockets; raises TakenError unless a runtime has started us."""
         self._opened = True
-        path = pathlib.Path(self._config.control.socket)
-        answers = control.Control(
-            self._status,
-            lambda query: explanation.document(self._decider, self._watch, query),
-        )
         try:
-            self._held = await self._in_time(
-                functools.partial(statedir.claim, path.parent), str(path.parent)
-            )
-            self._records.open(path.parent / records.DIRECTORY)
-            self._control = await control.serve(str(path), answers)
-            self._reports.open(str(path.parent / "hook.sock"))
-            await self._door.open(str(path.parent / "runtime.sock"))
-            # A disk that hangs must not keep the runtime waiting.
-            self._decider.holdings.begin(holdings.DOOR)
-            self._adoption = asyncio.ensure_future(self._adopt())
-        except errors.HostError as error:
-            if isinstance(error, statedir.TakenError) and not self._launched:
+            await self._sockets.open(self._config.control)
+        except statedir.TakenError:
+            if not self._launched:
                 await self._close()
                 raise
-            logger.error("what this daemon knows cannot be asked, or hooks not report: %s", error)  # noqa: TRY400
+        self._begin_adoption()
         await self._serve_metrics(self._config.metrics.listen)
+
+    def _begin_adoption(self) -> None:
+        """Find who holds GPUs, beside all else: a disk that hangs must keep no runtime waiting."""
+        self._decider.holdings.begin(holdings.DOOR)
+        self._adoption = asyncio.ensure_future(self._adopt())
 
     async def _adopt(self) -> None:
         await _surely(self._holders.adopt(), "finding who holds GPUs")
         self._decider.holdings.end(holdings.DOOR)
+
+    def _sockets_changed(self, fault: errors.HostError | None) -> None:
+        """Show what is wrong with the sockets; hooks report to one that is there only now."""
+        troubles = self._decider.troubles
+        if self._socket_fault in troubles:
+            troubles.remove(self._socket_fault)
+        self._socket_fault = fault
+        if fault:
+            troubles.append(fault)
+        else:
+            self._use(self._config)
+            if self._adoption is None or self._adoption.done():
+                self._begin_adoption()
 
     async def _serve_metrics(self, listen: str) -> None:
         """Serve metrics and health, if that is wanted; what keeps us from it is only said."""
@@ -238,18 +276,13 @@ class Service:
     async def _close(self) -> None:
         if self._web is not None:
             await self._web.close()
-        if self._control is not None:
-            await control.end(self._config.control.socket, self._control)
-        self._reports.close()
-        await self._records.close()
-        await self._door.close()
+        await self._sockets.close()
         self._holders.close()
         if self._adoption is not None:
             self._adoption.cancel()
         for part in (self._watch, self._place, self._keeper, self._reader, self._cdi):
             part.close()
-        if self._held is not None:
-            os.close(self._held)
+        self._standing.close()
 
     async def _in_time(self, call: Callable[[], T], what: str) -> T:
         """Read or write a file in a thread: it may be on a disk that hangs, or be a fifo."""

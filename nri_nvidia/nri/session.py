@@ -37,6 +37,7 @@ _BATCH = 4
 """Containers decoded in one go: a few milliseconds, by which a request may be delayed."""
 _ABSENT_DELAY = 1.0
 _REFUSED_DELAY = 60.0
+_STANDBY_DELAY = 1.0
 _FIRST_DELAY, _LOST_DELAY, _LONGEST_DELAY = 0.2, 1.0, 30.0
 _SETTLED = 60.0
 """Seconds after which a session counts as having worked, so that back-off begins anew."""
@@ -46,6 +47,12 @@ class Rejected(errors.Error):
     """Raised when the runtime refuses the plugin, which it will do again."""
 
     code = "registration-refused"
+
+
+class StandsBy(errors.Error):
+    """Raised when another nri-nvidia serves the runtime; it is tried again soon."""
+
+    code = "stands-by"
 
 
 @attrs.frozen(kw_only=True)
@@ -104,8 +111,11 @@ async def run_forever(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
+    admit: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve the runtime until cancelled, through its restarts.
+
+    Each connection waits for `admit`, which raises StandsBy while another copy serves it.
 
     With an inherited descriptor there is no second connection: returns when the runtime closes
     it, and raises Error when the session failed. Never raises otherwise.
@@ -119,7 +129,7 @@ async def run_forever(
         return
     pace = _Pace(jitter)
     while True:
-        end = await _attempt(settings, decider, clock)
+        end = await _admitted(admit) or await _attempt(settings, decider, clock)
         pace.report(end)
         await _tell(decider.unreachable(end.reason))
         await sleep(pace.delay(end))
@@ -127,7 +137,10 @@ async def run_forever(
 
 @attrs.frozen(kw_only=True)
 class _End:
-    """How an attempt ended: `state` is absent, refused or lost; `lasted` seconds synchronised."""
+    """How an attempt ended; `lasted` seconds synchronised.
+
+    `state` is absent, refused, lost, or standby, which is no attempt.
+    """
 
     state: str
     reason: errors.Error
@@ -153,6 +166,8 @@ class _Pace:
             self._misses = min(self._misses + 1, 8)
         elif end.state == "refused":
             step = _REFUSED_DELAY
+        elif end.state == "standby":
+            step = _STANDBY_DELAY
         else:
             step = min(_LOST_DELAY * 2.0 ** (self._losses - 1), _LONGEST_DELAY)
             step = step if self._losses else _FIRST_DELAY
@@ -171,6 +186,16 @@ class _Pace:
             "not connected to the runtime: %s; trying again",
             text,
         )
+
+
+async def _admitted(admit: Callable[[], Awaitable[None]] | None) -> _End | None:
+    """Give why no connection is to be made now, if that is so."""
+    try:
+        if admit is not None:
+            await admit()
+    except StandsBy as error:
+        return _End(state="standby", reason=error)
+    return None
 
 
 async def _attempt(

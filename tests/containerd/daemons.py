@@ -81,6 +81,12 @@ class Daemon:
                     return self
         raise AssertionError(f"nri-nvidia did not get ready:\n{self.logged()}")
 
+    def told(self) -> str:
+        """Wait for what it tells the service manager next."""
+        if not select.select([self._notified], [], [], PATIENCE)[0]:
+            raise AssertionError(f"nri-nvidia told nothing:\n{self.logged()}")
+        return self._notified.recv(4096).decode()
+
     def logged(self) -> str:
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 

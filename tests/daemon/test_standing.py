@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of two nri-nvidia for one runtime, whatever their own directories, one serves."""
+
+import asyncio
+import os
+
+import pytest
+
+from nri_nvidia.daemon import standing
+from nri_nvidia.nri import session
+from tests.containerd import daemons
+
+
+def test_the_second_waits_and_takes_over(together, tmp_path, gpu_host):
+    """With its own sockets and directories it stands back, says so, and serves when the first ends."""
+
+    async def body(pair):
+        second = daemons.Daemon(tmp_path / "nri.sock", gpu_host)
+        try:
+            second.start()
+            await asyncio.to_thread(
+                second.until,
+                lambda: f"process {pair.daemon.pid}, {pair.daemon.control}" in second.logged(),
+                "the second to say who serves",
+            )
+            found = await asyncio.to_thread(second.status)
+            assert not found["runtime"]["registered"]
+            assert "stands-by" in {finding["code"] for finding in found["findings"]}
+            assert len(pair.runtime.plugins) == 1
+            adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
+            assert adjusted.mounts
+            await asyncio.to_thread(pair.daemon.end)
+            await asyncio.to_thread(second.ready)
+            await pair.runtime.attached()
+            adjusted = await pair.create(2, "NVIDIA_VISIBLE_DEVICES=0")
+            [hook] = adjusted.hooks.create_container
+            assert str(second.directory) in " ".join((hook.path, *hook.args))
+        finally:
+            await asyncio.to_thread(second.close)
+
+    together(body)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Give two places for one socket; both are left at the end."""
+    both = [standing.Standing(str(tmp_path / "nri.sock"), who) for who in ("one", "two")]
+    yield both
+    for each in both:
+        each.close()
+
+
+def test_the_place_is_had_by_one(two):
+    """The other hears who has it, each time that it asks, and has it when the first has left."""
+    first, second = two
+    first.take()
+    first.take()
+    for _ in range(2):
+        with pytest.raises(session.StandsBy, match="one"):
+            second.take()
+    first.close()
+    second.take()
+    with pytest.raises(session.StandsBy, match="two"):
+        first.take()
+
+
+def test_a_file_that_was_removed(two, tmp_path):
+    """Who had the place makes the file again at the next connection, unless another was faster."""
+    first, second = two
+    first.take()
+    (tmp_path / "nri.sock.nri-nvidia").unlink()
+    first.take()
+    with pytest.raises(session.StandsBy):
+        second.take()
+
+
+@pytest.mark.parametrize("what", ["nothing", "link", "directory", "fifo"])
+def test_where_no_place_can_be_had(two, tmp_path, what):
+    """Without a directory, or with something else there, nobody is kept from serving."""
+    place = tmp_path / "nri.sock.nri-nvidia"
+    if what == "nothing":
+        two = [standing.Standing(str(tmp_path / "none/nri.sock"), "one")] * 2
+    elif what == "link":
+        place.symlink_to("/etc/passwd")
+    elif what == "directory":
+        place.mkdir()
+    else:
+        os.mkfifo(place)
+    two[0].take()
