@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 LONGEST = 400
 
 
-MADE = {".venv", ".cache", ".git", "__pycache__", "dist"}
+MADE = {".venv", ".cache", ".git", "__pycache__", "dist", "build"}
 """Directories of .gitignore, and those whose names end in `_cache`."""
 
 

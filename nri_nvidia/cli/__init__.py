@@ -26,6 +26,8 @@ VERBS = {
     "configure": "enable it in containerd, docker, CRI-O, nerdctl or podman: show, apply, undo",
     "docker-args": "what a plain docker is told on its command line to give a container GPUs",
     "devices": "the GPUs, device nodes and driver files of this node",
+    "install": "put it on this node: environment, commands, service, settings; or upgrade it",
+    "uninstall": "take away what install put there; the settings stay",
 }
 
 

@@ -152,7 +152,7 @@ class Volumes:
             # The source of a bind mount is told by its path in its file system: names are unique.
             found = [] if blind else [*old, *aside]
             in_use = {
-                part for root in (_mount_roots() if found else ()) for part in root.split("/")
+                part for root in (mount_roots() if found else ()) for part in root.split("/")
             }
             for path in (*left, *(each for each in found if each.name not in in_use)):
                 shutil.rmtree(path, ignore_errors=True)
@@ -215,7 +215,7 @@ class Volumes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _mount_roots() -> Iterator[str]:
+def mount_roots() -> Iterator[str]:
     """Give the sources of all mounts of all mount namespaces (proc(5), mountinfo, field 4)."""
     seen: set[str] = set()
     for entry in pathlib.Path("/proc").iterdir():

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nri-nvidia uninstall`: takes away what `install` put there, and nothing else."""
+
+import argparse
+import os
+import pathlib
+
+from nri_nvidia import errors
+from nri_nvidia.cli import output
+from nri_nvidia.install import apply, model, service, state, steps, tree
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.add_argument(
+        "--root", metavar="DIR", default="/", help="below this directory (default: /)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Stop the service and remove what was installed; the settings stay."""
+    live = os.path.realpath(options.root) == "/"
+    if live and os.geteuid() != 0 and not options.dry_run:
+        raise errors.HostError(
+            "nri-nvidia uninstall: only root may do that", hint="run it as root", code="not-root"
+        )
+    there = tree.Tree(options.root)
+    todo = steps.uninstall(there)
+    if options.dry_run:
+        outside = [each.path for each in todo.entries if not each.path.startswith(model.RELEASES)]
+        count = len(todo.entries) - len(outside)
+        output.print_lines(
+            [
+                *(f"remove: {path}" for path in outside),
+                f"remove {count} files below {model.RELEASES}",
+                *(f"leave: {path}" for path in todo.stays),
+            ]
+        )
+        return 0
+    unit = any(pathlib.Path(each.path).name == model.UNIT for each in todo.entries)
+    if live and unit and service.booted():
+        service.call("disable", "--now", model.UNIT)
+    apply.uninstall(there, todo)
+    if live:
+        if service.booted():
+            service.call("daemon-reload")
+        output.print_lines(state.remove())
+    output.print_lines(
+        [f"removed nri-nvidia {todo.before.version}", *(f"{path}: left" for path in todo.stays)]
+    )
+    return 0
