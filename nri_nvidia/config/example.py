@@ -83,7 +83,8 @@ _KEYS = {
     "hook.timeout": "The runtime's limit for the hook, in seconds.",
     "hook.ldconfig_timeout": "The limit for ldconfig in it, in seconds.",
     "hook.on_error": "Whether a container starts when a step failed: continue or fail.",
-    "control.socket": "Only root may connect.",
+    "control.socket": "Root may connect, and the members of the group below.",
+    "control.group": "A name or number; its members see the names of all containers.",
     "metrics.listen": (
         "127.0.0.1:9402, [::]:9402 or unix:/run/nri-nvidia/metrics.sock; empty: nowhere."
     ),
@@ -114,10 +115,7 @@ _RULE_KEYS = {
 
 
 def text() -> str:
-    """Give the file; read as it is, it sets nothing.
-
-    Raises KeyError for a key of the model that is not explained here.
-    """
+    """Give the file; read as it is, it sets nothing. A key without a text has its default alone."""
     defaults = model.Config()
     parts = [HEAD]
     for group in attrs.fields(model.Config):
@@ -130,9 +128,9 @@ def text() -> str:
 
 
 def _group(name: str, content: Any) -> str:
-    lines = [f"# {_GROUPS[name]}", f"[{name}]"]
+    lines = [f"# {_GROUPS.get(name, name)}", f"[{name}]"]
     for field in attrs.fields(type(content)):
-        lines += textwrap.wrap(_KEYS[f"{name}.{field.name}"], 97, initial_indent="# ",
+        lines += textwrap.wrap(_KEYS.get(f"{name}.{field.name}", ""), 97, initial_indent="# ",
                                subsequent_indent="# ")  # fmt: skip
         lines.append(f"#{field.name} = {_toml(getattr(content, field.name))}")
     return "\n".join(lines) + "\n"
@@ -148,7 +146,7 @@ def _rule_keys() -> Iterator[str]:
         shown = (
             _toml(default) if default is not None else _toml(1 if "max" in field.name else False)
         )
-        yield f"#{f'{field.name} = {shown}':<27} # {_RULE_KEYS[field.name]}\n"
+        yield f"#{f'{field.name} = {shown}':<27} # {_RULE_KEYS.get(field.name, '')}\n"
 
 
 def _toml(value: Any) -> str:
