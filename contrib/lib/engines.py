@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd, runc, crun, docker and podman, unpacked privately, fit for this machine's libc."""
+"""containerd, runc, crun, docker, podman and promtool: private, and fit for this libc."""
 
 import json
 import os
@@ -46,6 +46,8 @@ WANTED = (
     Wanted("docker-buildx", "client", "docker-buildx", ("docker-buildx",), r"", long=True),
     Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
+    # Judges metrics and alert rules; a package of its own since Debian 13, of 2.53 and later.
+    Wanted("promtool", "client", "promtool", ("promtool",), r"", long=True),
 )  # fmt: skip
 
 
