@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nri_nvidia import errors
+from nri_nvidia.cli import output
 from nri_nvidia.configure import containerd, engines, files, model
 
 ENGINES = {
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         doing.add_argument(
             "--undo", action="store_true", help="put back what was there before --apply"
         )
+        own.add_argument("--json", action="store_true", help="print what was printed as JSON")
         own.add_argument("--root", metavar="DIR", default="/", help="a node's / (default: /)")
         if name != "nerdctl":
             own.add_argument("--config", metavar="PATH", default="", help="not the usual file")
@@ -83,27 +85,52 @@ def main(options: argparse.Namespace) -> int:
     if options.undo:
         changes = disk.undoing(options.engine)
         disk.undo(options.engine)
-        _show(changes)
-        _say(["put back; restart the engine for it to count"])
+        _tell(options, changes, ["put back; restart the engine for it to count"], done=True)
         return 0
     propose, _ = ENGINES[options.engine]
     proposal = propose(disk, _options(options, disk))
     needed = proposal.needed
-    _show(needed)
-    _say(proposal.notes)
+    notes = list(proposal.notes)
     if not needed:
-        if not proposal.notes or options.engine not in {"containerd", "crio"}:
-            _say(["everything is as it should be: nothing to do"])
-        return 0
-    if not options.apply:
-        _say(["nothing is changed yet: repeat it with --apply"])
-        return 0
-    _say(disk.apply(options.engine, needed))
-    if proposal.then:
-        _say([f"done; for it to count: {' && '.join(proposal.then)}"])
+        if not notes or options.engine not in {"containerd", "crio"}:
+            notes.append("everything is as it should be: nothing to do")
+    elif not options.apply:
+        notes.append("nothing is changed yet: repeat it with --apply")
     else:
-        _say(["done; it counts from the next container on"])
+        notes += disk.apply(options.engine, needed)
+        then = " && ".join(proposal.then)
+        counts = f"for it to count: {then}" if then else "it counts from the next container on"
+        notes.append(f"done; {counts}")
+    _tell(options, needed, notes, done=bool(needed and options.apply), then=proposal.then)
     return 0
+
+
+def _tell(
+    options: argparse.Namespace,
+    changes: Iterable[model.File | model.Link],
+    notes: Iterable[str],
+    *,
+    done: bool,
+    then: Iterable[str] = (),
+) -> None:
+    diffs = {change.path: "".join(_diff(change)) for change in changes}
+    if options.json:
+        output.print_json(
+            {
+                "engine": options.engine,
+                "done": done,
+                "changes": [{"path": path, "diff": diff} for path, diff in diffs.items()],
+                "notes": list(notes),
+                "then": list(then) if diffs else [],
+            }
+        )
+        return
+    for diff in diffs.values():
+        for line in diff.splitlines():
+            parts = line.split("\t")
+            print("\t".join(errors.printable(part, _LONGEST) for part in parts))
+    for text in notes:
+        sys.stderr.write(f"nri-nvidia: {errors.printable(text)}\n")
 
 
 def _options(given: argparse.Namespace, disk: files.Disk) -> model.Options:
@@ -171,26 +198,17 @@ def _runtime(given: str | None) -> str:
     )
 
 
-def _show(changes: Iterable[model.File | model.Link]) -> None:
-    for change in changes:
-        if isinstance(change, model.Link):
-            before = [f"{change.before}\n"] if change.before else []
-            after = [f"{change.target}\n"] if change.target else []
-            name = f"{change.path} (a link)"
-        else:
-            before = (change.before or "").splitlines(keepends=True)
-            after = change.after.splitlines(keepends=True)
-            name = change.path
-        lines = difflib.unified_diff(
-            before, after, name if before else "/dev/null", name if after else "/dev/null"
-        )
-        for line in lines:
-            end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-            parts = line.rstrip("\r\n").split("\t")
-            sys.stdout.write("\t".join(errors.printable(part, _LONGEST) for part in parts))
-            sys.stdout.write(end or "\n")
-
-
-def _say(texts: Iterable[str]) -> None:
-    for text in texts:
-        sys.stderr.write(f"nri-nvidia: {errors.printable(text)}\n")
+def _diff(change: model.File | model.Link) -> Iterator[str]:
+    if isinstance(change, model.Link):
+        before = [f"{change.before}\n"] if change.before else []
+        after = [f"{change.target}\n"] if change.target else []
+        name = f"{change.path} (a link)"
+    else:
+        before = (change.before or "").splitlines(keepends=True)
+        after = change.after.splitlines(keepends=True)
+        name = change.path
+    lines = difflib.unified_diff(
+        before, after, name if before else "/dev/null", name if after else "/dev/null"
+    )
+    for line in lines:
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

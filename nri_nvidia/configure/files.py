@@ -64,6 +64,13 @@ class Disk:
         """Make changes and record them; give what is to be told. Raises ConfigError or OSError."""
         record = self._record(engine)
         known = {entry["path"]: entry for entry in record["entries"]}
+        for change in changes:
+            now = self.text(change.path) if isinstance(change, model.File) else change.before
+            if now != change.before:
+                raise errors.ConfigError(
+                    f"{change.path}: changed while it was looked at; nothing was done",
+                    hint="repeat the command",
+                )
         # Where it cannot be recorded nothing is begun.
         self._write_record(engine, record)
         told = []
@@ -186,10 +193,17 @@ class Disk:
         return data
 
     def _back_up(self, path: str, data: bytes) -> str:
-        """Keep a file's content beside it, with its mode and owner; gives the place."""
+        """Keep a file's content beside it, with its mode and owner; gives the place.
+
+        A drop-in's goes to the records: CRI-O reads all files of such a directory, whatever their
+        names, and containerd those of the user's pattern.
+        """
+        beside = path
+        if os.path.dirname(path).endswith(".d"):  # noqa: PTH120
+            beside = f"{self._records}/{path.strip('/').replace('/', '-')}"
         number = 0
         while True:
-            backup = f"{path}{_SUFFIX}{f'.{number}' if number else ''}"
+            backup = f"{beside}{_SUFFIX}{f'.{number}' if number else ''}"
             if not os.path.lexists(self._place(backup)):
                 self._write(backup, data, like=path)
                 return backup

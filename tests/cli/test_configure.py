@@ -67,6 +67,19 @@ def test_every_engine_on_a_bare_node(capsys, tmp_path, engine):
     assert (code, f"configured for {engine}" in err) == (2, True)
 
 
+def test_as_json(capsys, node):
+    """For programs: what changes, and what makes it count."""
+    found = json.loads(run(capsys, node, "docker", "--json")[1])
+    assert (found["done"], found["then"]) == (False, ["systemctl reload docker"])
+    (change,) = found["changes"]
+    assert change["path"] == "/etc/docker/daemon.json"
+    assert "+++ /etc/docker/daemon.json\n" in change["diff"]
+    assert json.loads(run(capsys, node, "docker", "--json", "--apply")[1])["done"]
+    found = json.loads(run(capsys, node, "docker", "--json", "--apply")[1])
+    assert (found["done"], found["changes"], found["then"]) == (False, [], [])
+    assert json.loads(run(capsys, node, "docker", "--json", "--undo")[1])["done"]
+
+
 def test_what_the_terminal_would_obey_is_made_visible(capsys, node):
     """A configuration may hold anything."""
     (node / "etc/docker/daemon.json").write_text('{\n  "a": "\x7f"\n}\n')

@@ -180,3 +180,29 @@ def test_what_cannot_be_recorded_is_not_begun(node):
         disk.apply("containerd", (wanted,))
     (node / "var").unlink()
     assert everything(node) == before
+
+
+def test_a_drop_ins_backup_is_in_no_directory_of_drop_ins(node):
+    """CRI-O would read it, after the file itself."""
+    place = node / "etc/crio/crio.conf.d/50-nri-nvidia.conf"
+    place.parent.mkdir(parents=True)
+    place.write_text("a = 1\n")
+    disk = files.Disk(str(node))
+    (told,) = disk.apply(
+        "crio", (change(disk, "a = 2\n", "/etc/crio/crio.conf.d/50-nri-nvidia.conf"),)
+    )
+    assert f"as it was in {files.RECORDS}/" in told
+    assert [each.name for each in place.parent.iterdir()] == [place.name]
+    disk.undo("crio")
+    assert place.read_text() == "a = 1\n"
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
+
+
+def test_a_file_that_changed_since_it_was_read(node):
+    """What somebody wrote meanwhile is not lost."""
+    disk = files.Disk(str(node))
+    wanted = change(disk, "a = 1\n")
+    (node / "etc/containerd/config.toml").write_text("mine = 1\n")
+    with pytest.raises(errors.ConfigError, match="changed while"):
+        disk.apply("containerd", (wanted,))
+    assert (node / "etc/containerd/config.toml").read_text() == "mine = 1\n"
