@@ -148,9 +148,11 @@ def plan(
         container,
         rules.request.access,
         context.image,
-        vouched=context.allocated is not None or bool(present.gpus(container, inventory)),
+        vouched=context.allocated is not None
+        or (bool(container.devices) and bool(present.gpus(container, inventory))),
     )
-    noted = (*parsed.reasons, *verdict.reasons)
+    # Several claims of one container may have the same to say.
+    noted = tuple(dict.fromkeys((*parsed.reasons, *verdict.reasons)))
     if verdict.action is not access_rules.Action.ALLOW:
         denied = verdict.action is access_rules.Action.DENY
         return Plan(

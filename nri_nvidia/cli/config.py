@@ -141,7 +141,19 @@ def text(found: load.Traced) -> list[str]:
 
 
 def _toml(value: Any) -> str:
+    """Write a value as TOML; of a table only what says something (TOML has no null)."""
+    if isinstance(value, dict):
+        said = {key: inner for key, inner in value.items() if inner not in (None, [], {}, "")}
+        pairs = [f"{_toml_key(key)} = {_toml(inner)}" for key, inner in said.items()]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _toml_key(key: str) -> str:
+    bare = key and all(c.isascii() and (c.isalnum() or c in "_-") for c in key)
+    return key if bare else json.dumps(key, ensure_ascii=False)
 
 
 def document(found: load.Traced, sources: Iterable[str]) -> dict[str, Any]:

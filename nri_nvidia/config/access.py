@@ -113,7 +113,7 @@ def out_of_place(rule: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         return
     if rule["action"] != str(rules.Action.ALLOW):
         for key in ("max_devices", "shares"):
-            if key in rule:
+            if rule.get(key):
                 yield key, 'says something only with action = "allow"'
-    if "over_max" in rule and "max_devices" not in rule:
+    if rule.get("over_max") == str(rules.Action.IGNORE) and "max_devices" not in rule:
         yield "over_max", "says something only with max_devices"

@@ -63,6 +63,8 @@ def entry(
         since=0.0,
         adopted=True,
         driver_version=upgrades.version_in(container),
+        # It has the nodes of all GPUs, whether it asked or not.
+        shares=container.privileged is True,
         held=tuple(_held({device.path for device in container.devices}, inventory)),
     )
 

@@ -144,7 +144,7 @@ def _edits(
     container = containers.Container(
         env=tuple(f"{key}={value}" for key, value in asked.items()), privileged=True
     )
-    plan = pipeline.plan(container, inventory, rules.without_access())
+    plan = pipeline.plan(container, inventory, rules)
     if plan.decision is not pipeline.Decision.INJECT:
         raise errors.HostError(plan.reasons[-1].message, hint=plan.reasons[-1].hint)
     return plan.edits

@@ -106,6 +106,11 @@ class Access:
     rules: tuple[Rule, ...] = ()
     exclusive: bool = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing but NVIDIA's own rules says who may have what."""
+        return not self.rules and self.preset is Preset.COMPATIBLE
+
 
 @attrs.frozen(kw_only=True)
 class Image:
@@ -178,7 +183,7 @@ def first(
 def wants_image(container: containers.Container, access: Access) -> bool:
     """Tell whether it may matter to a container if its image or its pod set a variable."""
     return any(
-        rule.sources & _OF_ENVIRONMENT and Source.ENV not in rule.sources
+        len(rule.sources & _OF_ENVIRONMENT) == 1 and Source.ENV not in rule.sources
         for rule in access.rules
         if meets(rule, container)
     )

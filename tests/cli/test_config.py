@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from nri_nvidia import cli
-from nri_nvidia.config import model
+from nri_nvidia.config import load, model
 
 
 @pytest.fixture
@@ -47,6 +47,31 @@ def test_text_can_be_read_as_settings_again(capsys, file):
     assert cli.main(["config", "--config", again, "--json"]) == 0
     values = {e["key"]: e["value"] for e in json.loads(capsys.readouterr().out)["settings"]}
     assert values["hook.steps"] == ["links"]
+
+
+RULES = """policy = "strict"
+[[policy_rules]]
+name = "a \\"name\\""
+action = "allow"
+annotations = {"example.com/gpu" = "*"}
+max_devices = 2
+shares = true
+[[policy_rules]]
+action = "deny"
+privileged = false
+"""
+
+
+def test_rules_can_be_read_as_settings_again(capsys, tmp_path):
+    """What is printed of rules means the same when it is read."""
+    path = tmp_path / "config.toml"
+    path.write_text(RULES)
+    before = load.load([load.read(str(path))])
+    assert cli.main(["config", "--config", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"# {path}:2" in printed
+    path.write_text(printed)
+    assert load.load([load.read(str(path))]) == before
 
 
 def test_check_of_a_file(capsys, file):

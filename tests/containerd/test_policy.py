@@ -9,9 +9,10 @@ import pytest
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import daemons
+from . import daemons, doors
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+MOUNTS = "/var/run/nvidia-container-devices"
 ALL = {VISIBLE: "all"}
 UUIDS = [host_spec.uuid_of(host_spec.GpuSpec(), index) for index in range(3)]
 
@@ -19,7 +20,10 @@ UUIDS = [host_spec.uuid_of(host_spec.GpuSpec(), index) for index in range(3)]
 @pytest.fixture(scope="module")
 def gpu_host(tmp_path_factory):
     directory = tmp_path_factory.mktemp("host")
-    simulated.build(directory, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 3))
+    spec = host_spec.HostSpec(
+        gpus=(host_spec.GpuSpec(),) * 3, groups=("nvswitch",), imex_channels=(0, 1)
+    )
+    simulated.build(directory, spec)
     return directory
 
 
@@ -206,3 +210,64 @@ async def test_whether_the_image_or_the_pod_said_so(engine, settled):
         async with engine.pod() as pod:
             assert await given(pod, "wants-all") == [0, 1, 2]
             assert codes(daemon) == ["image-not-known"]
+
+
+BEYOND = """policy = "strict"
+request.accept_volume_mounts = true
+[[policy_rules]]
+namespaces = ["gpu-system"]
+devices = ["nvswitch", "imex", "mig-config"]
+action = "allow"
+[[policy_rules]]
+namespaces = ["nothing-mounted"]
+sources = ["mount", "annotation"]
+action = "deny"
+"""
+
+
+def nodes(container):
+    return {device["path"] for device in container.config()["linux"].get("devices", [])}
+
+
+async def test_what_reaches_beyond_a_pods_gpus(engine, settled):
+    """By a rule alone, unless it was mounted; the GPU is there all the same."""
+    channel, switch = "/dev/nvidia-caps-imex-channels/channel1", "/dev/nvidia-nvswitchctl"
+    asks = {VISIBLE: UUIDS[0], "NVIDIA_IMEX_CHANNELS": "1", "NVIDIA_NVSWITCH": "enabled"}
+    mounts = [("/dev/null", f"{MOUNTS}/{UUIDS[2]}"), ("/dev/null", f"{MOUNTS}/imex/1")]
+    with settled(BEYOND) as daemon:
+        async with engine.pod() as pod:
+            async with pod.container("debian", env=asks) as container:
+                assert not {channel, switch} & nodes(container)
+                assert gpus(container) == [0]
+            assert codes(daemon) == ["strict-policy-beyond"] * 2
+            async with pod.container("debian", mounts=mounts) as container:
+                assert channel in nodes(container)
+                assert gpus(container) == [2]
+        async with engine.pod(namespace="gpu-system") as pod:
+            async with pod.container("debian", env=asks) as container:
+                assert {channel, switch} <= nodes(container)
+            # It may manage MIG, of which these GPUs have none.
+            managing = {**asks, "NVIDIA_MIG_CONFIG_DEVICES": "all"}
+            assert "the kernel lists no MIG capability" in await given(pod, env=managing)
+        async with engine.pod(namespace="nothing-mounted") as pod:
+            assert "denied by policy_rules[2]" in await given(pod, mounts=mounts)
+            assert await given(pod, env={VISIBLE: UUIDS[1]}) == [1]
+
+
+async def test_containers_outside_of_pods(engine, settled, programs):
+    """Strict is about pods; exclusive is about all that come through the daemon, by any door."""
+    with settled('policy = {preset = "strict", exclusive = true}\n') as daemon:
+        wrapped = doors.wrapper(daemon, programs["runc"].path)
+        async with (
+            doors.ctr(engine, wrapped, {VISIBLE: "1"}) as container,
+            engine.pod() as pod,
+        ):
+            said = await given(pod, env={VISIBLE: UUIDS[1]})
+            assert f"is held by {container.id}" in said
+            async with pod.container("debian", env={VISIBLE: UUIDS[0]}):
+                with pytest.raises(doors.RefusedError, match="is held by default/pod-"):
+                    async with doors.ctr(engine, wrapped, {VISIBLE: "0"}):
+                        pass
+        daemon.until(lambda: not daemon.status()["containers"], "the containers' end")
+        async with doors.ctr(engine, wrapped, {VISIBLE: "0,1"}):
+            pass
