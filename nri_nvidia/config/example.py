@@ -115,7 +115,7 @@ _RULE_KEYS = {
 
 
 def text() -> str:
-    """Give the file; read as it is, it sets nothing. A key without a text has its default alone."""
+    """Give the file; as it is, it sets nothing. A key without a text has its default alone."""
     defaults = model.Config()
     parts = [HEAD]
     for group in attrs.fields(model.Config):

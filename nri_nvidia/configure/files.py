@@ -73,26 +73,41 @@ class Disk:
                 )
         # Where it cannot be recorded nothing is begun.
         self._write_record(engine, record)
+        told: list[str] = []
+        try:
+            for change in changes:
+                told += self._change(engine, record, known, change)
+        finally:
+            if not record["entries"]:
+                self._forget(engine)
+        return told
+
+    def _change(
+        self,
+        engine: str,
+        record: dict[str, Any],
+        known: dict[str, Any],
+        change: model.File | model.Link,
+    ) -> list[str]:
         told = []
-        for change in changes:
-            entry = known.get(change.path)
-            if entry and not self._as_left(entry):
-                # It has changed since: the way back leads to how it is now.
-                entry = None
-            if entry is None:
-                entry = self._former(change)
-                if entry["backup"]:
-                    told.append(f"{change.path}: as it was in {entry['backup']}")
-            known[change.path] = {**entry, **_left(change)}
-            made = self._make_directories(change.path)
-            record["directories"] += [each for each in made if each not in record["directories"]]
-            record["entries"] = list(known.values())
-            # Recorded first: what is interrupted between the two is told from what was done.
-            self._write_record(engine, record)
-            if isinstance(change, model.Link):
-                self._put_link(change.path, change.target)
-            else:
-                self._write(change.path, change.after.encode())
+        entry = known.get(change.path)
+        if entry and not self._as_left(entry):
+            # It has changed since: the way back leads to how it is now.
+            entry = None
+        if entry is None:
+            entry = self._former(change)
+            if entry["backup"]:
+                told.append(f"{change.path}: as it was in {entry['backup']}")
+        known[change.path] = {**entry, **_left(change)}
+        made = self._make_directories(change.path)
+        record["directories"] += [each for each in made if each not in record["directories"]]
+        record["entries"] = list(known.values())
+        # Recorded first: what is interrupted between the two is told from what was done.
+        self._write_record(engine, record)
+        if isinstance(change, model.Link):
+            self._put_link(change.path, change.target)
+        else:
+            self._write(change.path, change.after.encode())
         return told
 
     def undoing(self, engine: str) -> tuple[model.File | model.Link, ...]:
@@ -139,7 +154,10 @@ class Disk:
         for directory in sorted(record["directories"], reverse=True):
             with contextlib.suppress(OSError):
                 self._place(directory).rmdir()  # stays if something else is in it now
-        self._place(f"{self._records}/{engine}.json").unlink()
+        self._forget(engine)
+
+    def _forget(self, engine: str) -> None:
+        self._place(f"{self._records}/{engine}.json").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._place(self._records).rmdir()
 

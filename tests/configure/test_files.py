@@ -206,3 +206,17 @@ def test_a_file_that_changed_since_it_was_read(node):
     with pytest.raises(errors.ConfigError, match="changed while"):
         disk.apply("containerd", (wanted,))
     assert (node / "etc/containerd/config.toml").read_text() == "mine = 1\n"
+
+
+def test_nothing_is_recorded_where_nothing_was_begun(node, monkeypatch):
+    """A record of nothing would be taken for a configuration that still names us."""
+    disk = files.Disk(str(node))
+    wanted = change(disk, "a = 1\n")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.Disk, "_back_up", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.apply("containerd", (wanted,))
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
