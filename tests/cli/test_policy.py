@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each preset and each kind of rule, as `plan` shows what comes of it."""
 
+import pathlib
+
 import pytest
 
 from .policies import MIG, POD, STRICT, mounted, rule, visible
@@ -223,6 +225,38 @@ def test_exclusive_gpus(decided, devices, held, refused):
         assert why == ["held-exclusively"]
         assert f"GPU 3 ({UUIDS[3]}) is held by ns/pod/c" in found["reasons"][0]["message"]
     assert decided("", *POD, *visible(devices), *holders)[0] == "inject"
+
+
+@pytest.mark.parametrize(
+    ("devices", "held", "refused"),
+    [("0:0", "0:0", True), ("0:0", "0:1", False), ("0:0", "0", True), ("0", "0:1", True)],
+)
+def test_exclusive_mig_devices(decided, devices, held, refused):
+    """Each is held by itself; a whole GPU and a device of it exclude each other."""
+    gpu = decided("", *POD, *visible(held), host=MIG)[3]["gpus"][0]
+    uuid = gpu["mig"]["uuid"] if gpu["mig"] else gpu["uuid"]
+    arguments = (*POD, *visible(devices), "--held", f"{uuid}=ns/pod/c")
+    decision = decided("policy.exclusive = true\n", *arguments, host=MIG)[0]
+    assert decision == ("deny" if refused else "inject")
+
+
+def test_the_readmes_example(decided):
+    """The rules that the README shows do what it says of them."""
+    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("\n## Policy\n")[2].partition("\n## ")[0]
+    settings = section.partition("```toml\n")[2].partition("```")[0]
+    assert settings
+
+    def given(namespace, *arguments):
+        return decided(settings, "--namespace", namespace, "--pod", "p", *arguments)[:2]
+
+    known = ("--image-env", "PATH=/bin")
+    assert given("gpu-monitoring", *visible("all"), *known) == ("inject", EVERY)
+    assert given("ml-1", *visible("0,1"), *known) == ("inject", [0, 1])
+    assert given("ml-1", *visible("all"), *known) == ("deny", [])
+    assert given("ml-1", *IMAGE) == ("ignore", [])
+    assert given("web", *visible("all"), *known) == ("ignore", [])
+    assert given("web", *visible(UUIDS[2]), *known) == ("inject", [2])
 
 
 def test_who_shares_takes_no_part_in_exclusiveness(decided):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy over real pods: presets, rules, who set a variable, exclusive GPUs."""
 
+import asyncio
 import contextlib
 
 import grpclib
@@ -52,6 +53,12 @@ def gpus(container):
 def codes(daemon):
     """Give the codes of the last decision's reasons."""
     return [reason["code"] for reason in daemon.status()["decisions"][-1]["reasons"]]
+
+
+async def until(condition):
+    async with asyncio.timeout(daemons.PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def given(pod, image="debian", **wishes):
@@ -149,6 +156,24 @@ async def test_a_held_gpu_is_refused_to_the_next(engine, settled):
             assert ended.code == 0
             assert await given(two, env={VISIBLE: "1"}) == [1]
         assert daemon.status()["containers"] == []
+
+
+async def test_a_container_that_takes_its_time_to_end_holds_until_then(engine, settled):
+    """A stop that has only been asked for frees nothing."""
+    slow = ["/bin/sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done"]
+    with settled("policy.exclusive = true\n") as daemon:
+        async with (
+            engine.pod() as one,
+            engine.pod() as two,
+            one.container("debian", command=slow, env={VISIBLE: "1"}) as holder,
+        ):
+            await until(lambda: "up" in holder.output())
+            end = asyncio.ensure_future(one.client.stop_container(holder.id, grace=4))
+            await until(lambda: "asked" in holder.output())
+            assert "is held by" in await given(two, env={VISIBLE: "1"})
+            await end
+            daemon.until(lambda: not daemon.status()["containers"], "its end")
+            assert await given(two, env={VISIBLE: "1"}) == [1]
 
 
 async def test_a_creation_that_fails_later_holds_nothing(engine, settled, gpu_host, tmp_path):

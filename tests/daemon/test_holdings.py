@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containers hold, and when that is known."""
+
+import asyncio
+
+import pytest
+
+from nri_nvidia import errors
+from nri_nvidia.daemon import holdings, ledger
+from nri_nvidia.request import container as containers
+
+
+def entry(identifier, *held, shares=False):
+    return ledger.Entry(
+        container=containers.Container(id=identifier), since=1.0, held=held, shares=shares
+    )
+
+
+def test_who_shares_holds_nothing():
+    """Of all others each device is there with its holder."""
+    books = ledger.Ledger()
+    gpu = ledger.Held(index=0, uuid="GPU-0", minor=0)
+    mig = ledger.Held(index=1, uuid="GPU-1", minor=1, mig="MIG-1")
+    books.adopt(entry("a", gpu, mig))
+    books.adopt(entry("b", gpu, shares=True))
+    found = holdings.Holdings(books).now()
+    assert [(each.container.id, each.gpu, each.mig) for each in found] == [
+        ("a", "GPU-0", ""), ("a", "GPU-1", "MIG-1"),
+    ]  # fmt: skip
+
+
+async def test_a_decision_waits_until_every_source_is_read():
+    """Whoever asks meanwhile is answered when the last one is."""
+    known = holdings.Holdings(ledger.Ledger())
+    await known.known(0.0)
+    known.begin(holdings.RUNTIME)
+    known.begin(holdings.DOOR)
+    waiting = asyncio.ensure_future(known.known(60.0))
+    known.end(holdings.RUNTIME)
+    with pytest.raises(errors.HostError) as caught:
+        await known.known(0.01)
+    assert caught.value.code == "holders-not-known"
+    assert holdings.DOOR in caught.value.message
+    assert not waiting.done()
+    known.end(holdings.DOOR)
+    known.end(holdings.DOOR)
+    await waiting
