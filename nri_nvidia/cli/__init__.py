@@ -10,7 +10,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import nri_nvidia
 from nri_nvidia import errors
@@ -28,6 +28,25 @@ VERBS = {
     "devices": "the GPUs, device nodes and driver files of this node",
     "install": "put it on this node: environment, commands, service, settings; or upgrade it",
     "uninstall": "take away what install put there; the settings stay",
+    "completion": "a script by which a shell completes this command: bash, zsh, fish",
+}
+EXAMPLES = {
+    "run": ("run --log-level debug", "the daemon in a terminal, until Ctrl-C"),
+    "status": ("status --watch", "who holds which GPU, anew all the time"),
+    "explain": ("explain default/pod-1/demo", "why it has the GPUs that it has, or none"),
+    "check": ("check", "the first thing to do after installing, and when something is wrong"),
+    "config": ("config --check my.toml", "what is wrong with a file, before it is put in place"),
+    "plan": ("plan --env NVIDIA_VISIBLE_DEVICES=0", "what such a container would get here"),
+    "cdi": ("cdi generate --output /etc/cdi", "for docker run --device nvidia.com/gpu=0"),
+    "configure": ("configure containerd", "shows what would change; --apply does it"),
+    "docker-args": ("docker-args 0,1", "the arguments for the first two GPUs"),
+    "devices": ("devices", "index, UUID and node of each GPU, and the driver's files"),
+    "install": ("install --dry-run", "what would be put where; without the option it is done"),
+    "uninstall": ("uninstall --dry-run", "what would be removed"),
+    "completion": (
+        "completion bash >/etc/bash_completion.d/nri-nvidia",
+        "for all users; install does it, too",
+    ),
 }
 
 
@@ -64,23 +83,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(given: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+def parser(chosen: Container[str] = VERBS) -> argparse.ArgumentParser:
+    """Give the parser with the options of the chosen verbs, those of all if none are named.
+
+    A verb's module is imported when it is chosen: `plan` must not pay for the daemon's imports.
+    """
+    whole = argparse.ArgumentParser(
         prog="nri-nvidia",
         description=nri_nvidia.__doc__,
-        epilog="Exit status: 0 done, 1 failed or refused, 2 wrong use, 3 daemon not running.",
+        epilog="nri-nvidia VERB --help has more of each. "
+        "Exit status: 0 done, 1 failed or refused, 2 wrong use, 3 daemon not running.",
     )
-    parser.add_argument("--version", action="version", version=nri_nvidia.__version__)
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    chosen = next((word for word in given if not word.startswith("-")), "")
-    # A verb's module is imported when it is chosen: `plan` must not pay for the daemon's imports.
+    whole.add_argument("--version", action="version", version=nri_nvidia.__version__)
+    verbs = whole.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
-        own = verbs.add_parser(name, help=summary, description=summary)
-        if name == chosen:
+        own = verbs.add_parser(name, help=summary, description=f"{summary}.")
+        if name in chosen:
             module = importlib.import_module(f"nri_nvidia.cli.{name.replace('-', '_')}")
             module.add_arguments(own)
             own.set_defaults(main=module.main)
-    options = parser.parse_args(given)
+            words, meaning = EXAMPLES[name]
+            own.epilog = own.epilog or f"Example: nri-nvidia {words} ({meaning})."
+    return whole
+
+
+def _run(given: list[str]) -> int:
+    chosen = next((word for word in given if not word.startswith("-")), "")
+    options = parser({chosen}).parse_args(given)
     status: int = options.main(options)
     sys.stdout.flush()
     return status

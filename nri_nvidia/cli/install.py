@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 
 from nri_nvidia import errors
-from nri_nvidia.cli import output
+from nri_nvidia.cli import completion, manual, output
 from nri_nvidia.install import apply, environment, model, service, steps, tree
 
 
@@ -41,7 +41,13 @@ def main(options: argparse.Namespace) -> int:
         )
     there = tree.Tree(options.root)
     release = environment.release(options.python)
-    things = steps.wanted(release, (), options.unit_directory)
+    extras = (
+        *completion.files(),
+        model.File(
+            path=f"/usr/local/share/man/man8/{model.MANUAL}", content=manual.page().encode()
+        ),
+    )
+    things = steps.wanted(release, extras, options.unit_directory)
     todo = steps.install(there, release, things)
     starts = live and not options.no_start and service.booted()
     if options.dry_run:

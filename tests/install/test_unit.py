@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systemd unit, and what the daemon leaves besides."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from nri_nvidia.install import service, state
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_unit_is_sound(tmp_path):
+    """systemd itself finds nothing to say; its program and page are given for what is not here."""
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    unit = tmp_path / "nri-nvidia.service"
+    text = service.unit().decode()
+    assert "ExecStart=/opt/nri-nvidia/bin/nri-nvidia run\n" in text
+    unit.write_text(text.replace("/opt/nri-nvidia/bin/nri-nvidia run", "/bin/true"))
+    done = subprocess.run(
+        [tool, "verify", "--man=no", unit], capture_output=True, text=True, check=False
+    )
+    said = [line for line in done.stderr.splitlines() if "nri-nvidia" in line]
+    assert (done.returncode, said) == (0, [])
+
+
+def test_package_and_checkout_have_one_unit():
+    """What a wheel is built with is the checkout's file."""
+    assert service.unit() == (ROOT / "contrib/systemd/nri-nvidia.service").read_bytes()
+    included = '"contrib/systemd/nri-nvidia.service" = "nri_nvidia/install/nri-nvidia.service"'
+    assert included in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Have the daemon's directories, and one of CDI specifications."""
+    for path in ("run/hook", "state/driver/550-abc/lib64", "cdi"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "state/driver/550-abc/lib64/libcuda.so.1").touch()
+    return tmp_path
+
+
+def removed(places):
+    return state.remove(str(places / "run"), str(places / "state"), [str(places / "cdi")])
+
+
+def test_the_daemons_own_directories_go(places):
+    """Nothing is left of what it wrote while it ran."""
+    assert removed(places) == []
+    assert [path.name for path in places.iterdir()] == ["cdi"]
+
+
+def test_what_others_keep_beside_it_stays(places):
+    """A record of configured engines is no driver directory."""
+    (places / "state/configured").mkdir()
+    assert removed(places) == []
+    assert [path.name for path in (places / "state").iterdir()] == ["configured"]
+
+
+def test_hook_that_a_specification_names_stays(places):
+    """A container that asks by CDI would fail without it, so it is said instead."""
+    (places / "cdi/nvidia.json").write_text(f'{{"path": "{places}/run/hook/nri-nvidia-hook"}}')
+    (told,) = removed(places)
+    assert str(places / "cdi/nvidia.json") in told
+    assert (places / "run/hook").is_dir()
+
+
+def test_mounted_driver_directory_stays(places):
+    """A container that runs keeps its driver."""
+    used = places / "state/driver/550-abc"
+    script = 'mount -n --bind "$0" /mnt && echo mounted && read -r _'
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(used)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout.readline() == "mounted\n"
+        (told,) = removed(places)
+        holder.stdin.close()
+        assert holder.wait() == 1
+    assert told == f"{used}: left, since containers use it"
+    assert os.listdir(used / "lib64") == ["libcuda.so.1"]
