@@ -33,6 +33,8 @@ def _page(whole: grammar.Command) -> Iterator[str]:
     yield from (".SH NAME", "nri\\-nvidia \\- give containers their NVIDIA GPUs through NRI")
     yield from (".SH SYNOPSIS", ".B nri\\-nvidia", "VERB [OPTION]...")
     yield from (".SH DESCRIPTION", _text(nri_nvidia.__doc__ or ""))
+    yield ".SH OPTIONS"
+    yield from _options(whole)
     yield ".SH VERBS"
     for command in whole.all():
         if command.path:
@@ -51,13 +53,17 @@ def _command(command: grammar.Command) -> Iterator[str]:
     words += [operand.value for operand in command.operands]
     yield f'.SS "{_text(" ".join(words))}"'
     yield _text(_sentence(command.summary))
+    yield from _options(command)
+    if command.epilog:
+        yield from (".PP", _text(command.epilog))
+
+
+def _options(command: grammar.Command) -> Iterator[str]:
     for option in (*command.operands, *command.options):
-        if "--help" not in option.flags:
+        if "--help" not in option.flags or not command.path:
             yield ".TP"
             yield f"\\fB{_text(', '.join(option.flags))}\\fR \\fI{_text(option.value)}\\fR"
             yield _text(_sentence(option.text)) or "\\&"
-    if command.epilog:
-        yield from (".PP", _text(command.epilog))
 
 
 def _terms(pairs: tuple[tuple[str, str], ...]) -> Iterator[str]:
