@@ -51,11 +51,22 @@ def _head(document: dict[str, Any], now: float) -> Iterator[str]:
         cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
         nvml = "" if driver["nvml"] == "ok" else f", NVML {driver['nvml']}"
         yield f"driver: {driver['version'] or 'loaded'}{cuda}{nvml}"
+    yield from _policy(document.get("policy") or {})
     if document["ready"]:
         yield "ready: " + output.paint("yes", _GREEN)
         return
     for reason in document["not_ready"]:
         yield from _wrapped(f"ready: {output.paint('no', _RED)}: ", reason["message"], 2)
+
+
+def _policy(policy: Mapping[str, Any]) -> Iterator[str]:
+    """Name what of policy is not NVIDIA's own behaviour."""
+    preset, count = policy.get("preset"), len(policy.get("rules", ()))
+    told = [preset] if preset and preset != "compatible" else []
+    told += ["GPUs are exclusive"] if policy.get("exclusive") else []
+    told += [f"{count} rule{'s' if count > 1 else ''}"] if count else []
+    if told:
+        yield f"policy: {', '.join(told)}"
 
 
 def _devices(document: dict[str, Any], now: float) -> Iterator[str]:

@@ -9,6 +9,7 @@ import attrs
 import nri_nvidia
 from nri_nvidia.daemon import decider, hostwatch, ledger, readiness, upgrades
 from nri_nvidia.host import model as host
+from nri_nvidia.request import rules
 
 SCHEMA = 1
 
@@ -58,6 +59,7 @@ async def document(
         "ready": not lacking,
         "not_ready": [attrs.asdict(reason) for reason in lacking],
         "driver": _driver(inventory),
+        "policy": _policy(state.rules.request.access),
         "gpus": _gpus(inventory, state.ledger),
         "containers": [_entry(entry, inventory) for entry in holders],
         "missed": [_named(container) for container in state.ledger.missed.values()],
@@ -70,6 +72,14 @@ async def document(
 
 def _finding(code: str, message: str, hint: str) -> dict[str, str]:
     return {"code": code, "message": message, "hint": hint}
+
+
+def _policy(access: rules.Access) -> dict[str, Any]:
+    return {
+        "preset": str(access.preset),
+        "exclusive": access.exclusive,
+        "rules": [str(rule) for rule in access.rules],
+    }
 
 
 def _driver(inventory: host.Inventory | None) -> dict[str, Any]:
@@ -130,6 +140,7 @@ def _entry(entry: ledger.Entry, inventory: host.Inventory | None) -> dict[str, A
         "hook": entry.hook or None,
         "hook_notes": list(entry.notes),
         "door": entry.door,
+        "shares": entry.shares,
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from nri_nvidia import errors
-from nri_nvidia.daemon import holdings, ledger
+from nri_nvidia.daemon import holdings, ledger, recorder, runtimeholders
 from nri_nvidia.request import container as containers
 
 
@@ -45,3 +45,17 @@ async def test_a_decision_waits_until_every_source_is_read():
     known.end(holdings.DOOR)
     known.end(holdings.DOOR)
     await waiting
+
+
+async def test_a_caller_that_has_left_holds_nothing():
+    """It never got the answer, so no container is made, and no event would tell of its end."""
+    process = await asyncio.create_subprocess_exec("/bin/true")
+    await process.wait()
+    books, ended = ledger.Ledger(), asyncio.Queue()
+    books.adopt(entry("x/runtime"))
+    kept = recorder.Recorder()
+    holders = runtimeholders.Holders(books, kept, ended.put)
+    holders.hold("x/runtime", process.pid, stays=False, cgroup="")
+    assert await asyncio.wait_for(ended.get(), 10) == "x/runtime"
+    holders.close()
+    await kept.close()

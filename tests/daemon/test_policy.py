@@ -144,7 +144,13 @@ def test_strict_and_rules_are_named_wherever_a_decision_is_shown(settled):
         assert [each["policy_rule"] for each in found["decisions"]] == [
             None, "policy_rules[1] (ours)", "policy_rules[2] (nobody)",
         ]  # fmt: skip
+        assert found["policy"] == {
+            "preset": "strict",
+            "exclusive": False,
+            "rules": ["policy_rules[1] (ours)", "policy_rules[2] (nobody)"],
+        }
         text = (await asyncio.to_thread(pair.daemon.ask, "status")).stdout
+        assert "policy: strict, 2 rules" in text
         for said in ("strict-policy", "denied-by-rule"):
             assert said in text
         for number, said in ((1, "policy = strict"), (2, "allowed by policy_rules[1] (ours)")):
