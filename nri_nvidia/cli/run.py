@@ -5,6 +5,7 @@ import argparse
 import json
 import logging
 import os
+import sys
 
 from nri_nvidia import errors, log
 from nri_nvidia.cli import settings
@@ -12,6 +13,9 @@ from nri_nvidia.config import load
 
 _LAST_WORDS = 1.0
 """Seconds that the log's reader has for what is said last."""
+
+_SWITCH = 0.001
+"""Seconds after which a thread that computes has to let the event loop go on; Python has 5 ms."""
 
 _OPTIONS = (
     ("--nri-socket", "nri.socket", "the runtime's NRI socket"),
@@ -59,6 +63,7 @@ def overrides(options: argparse.Namespace) -> tuple[load.Text, ...]:
 
 def main(options: argparse.Namespace) -> int:
     """Be the daemon until SIGTERM or SIGINT."""
+    sys.setswitchinterval(_SWITCH)
     log.set_up("info", "text")
     # The daemon's modules bring asyncio and the messages: later than the parser's own errors.
     from nri_nvidia.daemon import service  # noqa: PLC0415

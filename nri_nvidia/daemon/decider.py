@@ -169,7 +169,8 @@ class Decider:
             del self._deciding[question]
         decided = self._keep(container, plan, started)
         self._note(self._begun, container.id)
-        decisionlog.write(decided)
+        # Saying it takes a tenth of the time of an answer, which the runtime waits for.
+        asyncio.get_running_loop().call_soon(decisionlog.write, decided)
         if not plan.created:
             raise plan.refusal()
         return plan.edits
@@ -183,15 +184,16 @@ class Decider:
     def _keep(
         self, container: containers.Container, plan: pipeline.Plan, started: float
     ) -> ledger.Decided:
-        """Remember a decision, in memory and on disk."""
+        """Remember a decision, in memory and on disk; gives it with texts cut to a length."""
         decided = ledger.Decided(
             time=time.time(),
             container=container,
             plan=plan,
             duration_ms=(time.monotonic() - started) * 1000,
         )
-        self.records.decided(self.ledger.record(decided))
-        return decided
+        kept = self.ledger.record(decided)
+        self.records.decided(kept)
+        return kept
 
     async def _plan(
         self, container: containers.Container, parsed: parse.Parsed, deadline: float

@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 def write(decided: ledger.Decided) -> None:
     """Write the one line of a decision, and one for each thing to be said of what is given.
 
-    What a container wrote is cut to a length: an image may hold megabytes for its log line.
+    The decision is one of the ledger's, in which what a container wrote is cut to a length: an
+    image may hold megabytes for its log line.
     """
-    decided = ledger.shortened(decided)
     plan, container = decided.plan, decided.container
     request = plan.request
     gpus = ",".join(str(item.gpu.index) for item in plan.assigned) or "none"

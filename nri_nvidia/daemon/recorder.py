@@ -139,9 +139,13 @@ class Recorder:
 def _run(store: records.Store, jobs: list[_Job]) -> OSError | None:
     """Do what is pending; give the first error, which keeps none of the rest from being done."""
     first: OSError | None = None
-    for job in jobs:
-        try:
-            job(store)
-        except OSError as error:
-            first = first or error
+    try:
+        with store.together():
+            for job in jobs:
+                try:
+                    job(store)
+                except OSError as error:
+                    first = first or error
+    except OSError as error:
+        first = first or error
     return first

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +26,8 @@ DIRECTORY = "decisions"
 """The directory's name beside the control socket."""
 _KEPT = 512
 _LONGEST = 1 << 20
+_MOST_HELD = 32
+"""Records that wait to be written together; each may take a megabyte."""
 _SUFFIX = ".json"
 
 
@@ -125,6 +127,7 @@ class Store:
     def __init__(self, directory: pathlib.Path, *, kept: int = _KEPT) -> None:
         self._directory = directory
         self._kept = kept
+        self._held: dict[str, Mapping[str, Any]] | None = None
         self.known: dict[str, Summary] = {}
 
     def load(self) -> None:
@@ -136,18 +139,36 @@ class Store:
             elif found["schema"] == SCHEMA:
                 self.known[found["id"]] = summary(found)
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what is changed inside once at its end; raises the first OSError then.
+
+        A container's decision, its hook's report and often its end come within a moment, and a
+        record is written as a whole.
+        """
+        self._held = {}
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            self._write_all(held)
+
     def read(self, container_id: str) -> dict[str, Any] | None:
         """Give a record, None if there is none."""
+        if self._held and container_id in self._held:
+            return dict(self._held[container_id])
         found = _read(self._path(container_id))
         return found if found and found["schema"] == SCHEMA else None
 
     def put(self, record: Mapping[str, Any]) -> None:
         """Keep a record in place of an earlier one of that container; raises OSError."""
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        text = json.dumps(record)
-        if len(text) > _LONGEST:
-            text = json.dumps({**record, "edits": None})
-        _write(self._path(record["id"]), text)
+        if self._held is None:
+            self._write(record)
+        else:
+            self._held[record["id"]] = record
+            if len(self._held) >= _MOST_HELD:
+                held, self._held = self._held, {}
+                self._write_all(held)
         self.known[record["id"]] = summary(record)
         while len(self.known) > self._kept:
             self._drop(min(self.known.values(), key=_worth))
@@ -171,6 +192,25 @@ class Store:
             if not ledger.is_unknown_to_nri(container_id):
                 self.end(container_id, now)
 
+    def _write_all(self, held: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write records. One that cannot be is forgotten, the others are written all the same."""
+        first: OSError | None = None
+        for container_id, record in held.items():
+            try:
+                self._write(record)
+            except OSError as error:
+                self.known.pop(container_id, None)
+                first = first or error
+        if first:
+            raise first
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        text = json.dumps(record)
+        if len(text) > _LONGEST:
+            text = json.dumps({**record, "edits": None})
+        _write(self._path(record["id"]), text)
+
     def _path(self, container_id: str) -> pathlib.Path:
         name = hashlib.sha256(container_id.encode("utf-8", "surrogateescape")).hexdigest()
         return self._directory / f"{name[:32]}{_SUFFIX}"
@@ -183,6 +223,8 @@ class Store:
 
     def _drop(self, known: Summary) -> None:
         del self.known[known.id]
+        if self._held:
+            self._held.pop(known.id, None)
         _remove(self._path(known.id))
 
 

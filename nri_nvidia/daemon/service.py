@@ -158,7 +158,10 @@ class Service:
                 pinging = watchdog.keep(watchdog.interval(os.environ), wrong)
                 tasks.create_task(_surely(pinging, "the watchdog"))
                 tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
-                tasks.create_task(_surely(self._first_look(), "the first look at the host"))
+                first = tasks.create_task(
+                    _surely(self._first_look(), "the first look at the host")
+                )
+                first.add_done_callback(_keep_from_collector)
                 tasks.create_task(_surely(self._cdi.keep(), "keeping CDI specifications"))
                 tasks.create_task(
                     _surely(self._door.keep_client(self._place), "the door for runtimes")
@@ -374,8 +377,6 @@ class Service:
                 found.preset,
                 found.preset_reason,
             )
-        # What is there by now stays: to look at it again and again would stop answers for long.
-        gc.freeze()
 
 
 async def _surely(work: Awaitable[None], what: str) -> None:
@@ -384,6 +385,12 @@ async def _surely(work: Awaitable[None], what: str) -> None:
         await work
     except Exception:
         logger.exception("%s failed", what)
+
+
+def _keep_from_collector(_: object) -> None:
+    """Have garbage looked for from now on, and not in what is there: it stays, and is much."""
+    gc.freeze()
+    gc.enable()
 
 
 def _log_faults(what: str, error: errors.Error) -> None:

@@ -2,8 +2,9 @@
 """Has directories of driver files prepared beside the event loop, ahead of need where it can.
 
 Nothing waits for one that is being built, and nothing fails because one cannot be: containers get
-the files one by one meanwhile. Before one is given to a container it is looked at, and one that
-somebody has changed is made anew.
+the files one by one meanwhile. Before one is given to a container it is looked at: whether
+something was added, removed or replaced. What was written over in place, which only the host's own
+root can do, is looked for behind an answer. One that somebody has changed is made anew.
 """
 
 import asyncio
@@ -26,6 +27,9 @@ _KEPT_SECONDS = 3600.0
 """A directory named in an answer is mounted a moment later; nobody tells when."""
 _RETRY_SECONDS = 60.0
 _LIMIT = 0.5
+_BEHIND = 0.1
+"""Seconds after an answer at which each file is looked at, when nobody waits for it."""
+_BEHIND_PACE = 1.0
 _TOUCH_SECONDS = 600.0
 _SWEEP_SECONDS = 600.0
 _KNOWN = 16
@@ -59,6 +63,8 @@ class VolumeKeeper:
         self._used: dict[str, float] = {}
         self._touched: dict[str, float] = {}
         self._retry_at = 0.0
+        self._behind: asyncio.TimerHandle | None = None
+        self._behind_at = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_SECONDS
 
     def use(self, directory: str, root: str = "/") -> None:
@@ -89,12 +95,33 @@ class VolumeKeeper:
             wanted, found = look.result()
         except (TimeoutError, OSError, RuntimeError):
             return {}
+        self._forget_changed(wanted, found)
+        if found and self._behind is None and time.monotonic() >= self._behind_at:
+            self._behind = asyncio.get_running_loop().call_later(_BEHIND, self._look_behind)
+        return found
+
+    def _forget_changed(self, wanted: Stamps, found: Mapping[str, str]) -> None:
+        """Give a directory to no container any more that was looked for and is not as built."""
         for name in wanted.keys() - found.keys():
             if self._stamps.get(name) is wanted[name]:
                 logger.warning("%s in %s was changed or removed by somebody", name, self._place[0])
                 # A new mapping, since a thread may be reading this one.
                 self._stamps = {n: stamp for n, stamp in self._stamps.items() if n != name}
-        return found
+
+    def _look_behind(self) -> None:
+        """Look at each file of what is given to containers, beside the event loop."""
+        self._behind = None
+        self._behind_at = time.monotonic() + _BEHIND_PACE
+        kept = self._volumes
+        if kept is None:
+            return
+        with contextlib.suppress(RuntimeError):  # no thread is free; the next answer brings it up
+            looking = self._looker.run(functools.partial(_look, kept, self._stamps, glance=False))
+            looking.add_done_callback(functools.partial(self._looked_behind, kept))
+
+    def _looked_behind(self, kept: volumes.Volumes, looked: "asyncio.Future[Look]") -> None:
+        if kept is self._volumes and not looked.cancelled() and looked.exception() is None:
+            self._forget_changed(*looked.result())
 
     def note_use(self, source: str) -> None:
         """Keep a directory for a while: it is in an answer to the runtime."""
@@ -138,6 +165,8 @@ class VolumeKeeper:
 
     def close(self) -> None:
         """Let the threads go."""
+        if self._behind is not None:
+            self._behind.cancel()
         self._looker.close()
         self._builder.close()
 
@@ -179,8 +208,8 @@ def _sees_all() -> bool:
     return False
 
 
-def _look(kept: volumes.Volumes, stamps: Stamps) -> Look:
-    return stamps, kept.intact(stamps)
+def _look(kept: volumes.Volumes, stamps: Stamps, *, glance: bool = True) -> Look:
+    return stamps, kept.intact(stamps, glance=glance)
 
 
 def _build(

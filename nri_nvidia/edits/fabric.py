@@ -209,15 +209,16 @@ def _mounts(
     groups: set[str], inventory: host.Inventory, own: Iterable[containers.Mount]
 ) -> tuple[tuple[model.MountEdit, ...], tuple[Reason, ...]]:
     """Give what comes with the groups; a mount of the container's own at its place is kept."""
+    given = [mount for mount in inventory.extra_mounts if mount.group in groups]
+    if not given:
+        return (), ()
     # A runtime makes /dev and /run for the container: what comes from outside counts alone.
     places = {
         posixpath.normpath(mount.destination) for mount in own if mount.source.startswith("/")
     }
     found: list[model.MountEdit] = []
     kept: list[str] = []
-    for mount in inventory.extra_mounts:
-        if mount.group not in groups:
-            continue
+    for mount in given:
         above = [place for place in places if _is_at_or_above(place, mount.destination)]
         if not above:
             found.append(

@@ -15,12 +15,24 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable
 
+import attrs
+
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
 _LABEL = "security.selinux"
 
-Stamp = frozenset[tuple[str, int, int, int, int, int]]
-"""What is in a directory: of each name the inode, mode, owner, size and time of change."""
+
+@attrs.frozen(kw_only=True)
+class Stamp:
+    """What is in a directory.
+
+    `names` are the paths in it with their inodes, as the directories themselves list them, and of
+    a directory also mode, owner and time of change; `entries` have of each path the inode, mode,
+    owner, size and time of change.
+    """
+
+    names: frozenset[tuple[str | int, ...]]
+    entries: frozenset[tuple[str, int, int, int, int, int]]
 
 
 def give(place: pathlib.Path, source: str, room: Callable[[int], None], *, labels: bool) -> str:
@@ -77,6 +89,24 @@ def label_rest(work: pathlib.Path, files: Iterable[tuple[str, str]]) -> None:
                     label(entry, source)
 
 
+def names(directory: str) -> frozenset[tuple[str | int, ...]]:
+    """Tell what a directory lists, which takes no call for each file. Raises OSError.
+
+    What is added, removed or replaced shows in it; what is written over in place does not.
+    """
+    found: set[tuple[str | int, ...]] = set()
+    pending = [directory]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                found.add((entry.path, entry.inode()))
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                    own = entry.stat(follow_symlinks=False)
+                    found.add((entry.path, own.st_mode, own.st_uid, own.st_mtime_ns))
+    return frozenset(found)
+
+
 def stamp(directory: str) -> Stamp:
     """Tell what is in a directory, so that a change by anybody shows. Raises OSError."""
     found, pending = set(), [directory]
@@ -90,7 +120,7 @@ def stamp(directory: str) -> Stamp:
                     size = changed = 0  # its entries are looked at
                 name = entry.path[len(directory) :]
                 found.add((name, status.st_ino, status.st_mode, status.st_uid, size, changed))
-    return frozenset(found)
+    return Stamp(names=names(directory), entries=frozenset(found))
 
 
 def is_whole(

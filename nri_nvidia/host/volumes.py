@@ -59,13 +59,19 @@ class Volumes:
         """Give the directories that are there, by name."""
         return {path.name: str(path) for path in self._entries() if path.name[0] != "."}
 
-    def intact(self, stamps: Mapping[str, placing.Stamp]) -> dict[str, str]:
-        """Give those of some directories that are as they were built, by name."""
+    def intact(
+        self, stamps: Mapping[str, placing.Stamp], *, glance: bool = False
+    ) -> dict[str, str]:
+        """Give those of some directories that are as they were built, by name.
+
+        At a `glance` no file is looked at: what was written over in place does not show.
+        """
         found = {}
         for name, stamp in stamps.items():
             path = str(self._top / name)
             with contextlib.suppress(OSError):
-                if placing.stamp(path) == stamp:
+                same = placing.names(path) == stamp.names
+                if same and (glance or placing.stamp(path) == stamp):
                     found[name] = path
         return found
 

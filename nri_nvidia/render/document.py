@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A decision as the documented JSON of `plan --json`, which the daemon's records hold as well."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -57,8 +58,14 @@ def _compat(choice: compat.Choice | None) -> dict[str, Any] | None:
 def _edits(edits: model.ContainerEdits) -> dict[str, Any]:
     return {
         "env": dict(edits.env),
-        # They are flat, and many: to look into each value would take most of the time.
-        "devices": [attrs.asdict(device, recurse=False) for device in edits.devices],
-        "mounts": [attrs.asdict(mount, recurse=False) for mount in edits.mounts],
-        "hooks": [attrs.asdict(hook, recurse=False) for hook in edits.hooks],
+        # They are flat, and many: attrs.asdict() would take most of the time.
+        "devices": _flat(model.DeviceEdit, edits.devices),
+        "mounts": _flat(model.MountEdit, edits.mounts),
+        "hooks": _flat(model.HookEdit, edits.hooks),
     }
+
+
+def _flat(kind: type[attrs.AttrsInstance], values: Sequence[object]) -> list[dict[str, Any]]:
+    """Give values of one kind as objects; what their fields hold is left as it is."""
+    names = [field.name for field in attrs.fields(kind)]
+    return [{name: getattr(value, name) for name in names} for value in values]

@@ -254,10 +254,10 @@ def _mount_requests(mounts: Iterable[containers.Mount]) -> list[str]:
     """Give what mounts of /dev/null below the root name, e.g. `GPU-…` or `imex/0`."""
     found = []
     for mount in mounts:
+        if posixpath.normpath(mount.source) != "/dev/null":
+            continue
         destination = posixpath.normpath(mount.destination)
-        if posixpath.normpath(mount.source) == "/dev/null" and destination.startswith(
-            MOUNT_ROOT + "/"
-        ):
+        if destination.startswith(MOUNT_ROOT + "/"):
             found.append(destination[len(MOUNT_ROOT) + 1 :])
     return list(dict.fromkeys(found))
 

@@ -167,6 +167,51 @@ def test_full_disk_leaves_the_old_record(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_what_comes_together_is_written_once(tmp_path, monkeypatch):
+    """A decision, its hook's report and its end make one file's writing; all of them are in it."""
+    store = records.Store(tmp_path)
+    written = []
+    write = records._write
+    monkeypatch.setattr(records, "_write", lambda *given: written.append(given) or write(*given))
+    with store.together():
+        store.put(record(1))
+        store.change("00000001", {"hook": {"ok": True}})
+        store.end("00000001", 9.0)
+        assert store.read("00000001")["ended"] == 9.0
+    assert len(written) == 1
+    found = records.Store(tmp_path).read("00000001")
+    assert (found["hook"], found["ended"]) == ({"ok": True}, 9.0)
+
+
+def test_few_are_held_at_a_time(tmp_path):
+    """A crowd of containers is written in pieces: each record may be a megabyte."""
+    store = records.Store(tmp_path)
+    with store.together():
+        for number in range(100):
+            store.put(record(number))
+            assert len(store._held) <= records._MOST_HELD
+        assert list(tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+def test_one_that_cannot_be_written_keeps_no_other_from_it(tmp_path):
+    """The first error is raised at the end; what is not on the disk is not known either."""
+    store = records.Store(tmp_path)
+    path = store._path("00000001").with_suffix(".new")
+    path.mkdir()
+
+    def put_both():
+        with store.together():
+            store.put(record(1))
+            store.put(record(2))
+
+    with pytest.raises(OSError, match="directory"):
+        put_both()
+    path.rmdir()
+    assert set(store.known) == {"00000002"}
+    assert store.read("00000002")["id"] == "00000002"
+
+
 def test_odd_ids_are_names_of_no_file(tmp_path):
     """An id may hold slashes, dots and bytes that are no text."""
     store = records.Store(tmp_path / "d")

@@ -54,6 +54,21 @@ async def test_a_damaged_directory_is_noticed_and_made_anew(keeper, wanted, tmp_
     assert (tmp_path / "v/550-a/lib64/libcuda.so.1").exists()
 
 
+async def test_what_is_written_over_in_place_is_found_behind_an_answer(
+    keeper, wanted, tmp_path, caplog, monkeypatch
+):
+    """No answer waits for a look at each file, but one brings it on, and it is said."""
+    monkeypatch.setattr(volumekeeper, "_BEHIND", 0.0)
+    (tmp_path / "libcuda.so.550").chmod(0o4755)  # such a program is copied, so the host's stays
+    await built(keeper, wanted)
+    keeper._behind_at = 0.0
+    (tmp_path / "v/550-a/lib64/libcuda.so.1").write_bytes(b"another")
+    while await keeper.ready():
+        await asyncio.sleep(0)
+        keeper._behind_at = 0.0
+    assert caplog.messages.count(f"550-a in {tmp_path}/v was changed or removed by somebody") == 1
+
+
 async def test_a_late_look_takes_nothing_back(keeper, wanted):
     """What is built while a look is under way is known after it."""
     look = keeper.begin()

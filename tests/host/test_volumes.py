@@ -325,6 +325,8 @@ def test_what_somebody_has_changed_is_made_anew(driver, mounted, damage, restart
         found = volumes.Volumes(str(top))
     else:
         assert found.intact({"550-a": built.stamp}) == {}
+        seen = found.intact({"550-a": built.stamp}, glance=True) == {}
+        assert seen == (damage is not truncate)  # which root alone can do
     again = found.build("550-a", files(driver), LINKS)
     assert again.ways == {"copy"}
     assert again.replaced == (damage not in {delete_all, replace_by_file})
@@ -332,6 +334,16 @@ def test_what_somebody_has_changed_is_made_anew(driver, mounted, damage, restart
     assert found.intact({"550-a": again.stamp}) == {"550-a": again.path}
     found.remove_unused([])
     assert [path.name for path in top.iterdir()] == ["550-a"]
+
+
+@pytest.mark.usefixtures("no_margin")
+def test_a_glance_is_at_names_alone(driver, mounted, monkeypatch):
+    """It takes no call for each file, and being used is no change."""
+    found = volumes.Volumes(str(mounted("size=8m") / "v"))
+    stamps = {"550-a": found.build("550-a", files(driver), LINKS).stamp}
+    found.touch("550-a")
+    monkeypatch.setattr(placing, "stamp", lambda _: pytest.fail("looks at each file"))
+    assert set(found.intact(stamps, glance=True)) == {"550-a"}
 
 
 def test_a_container_keeps_what_was_put_aside(driver, tmp_path):
