@@ -9,7 +9,6 @@ and shown, and the containers are served as well as can be.
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from nri_nvidia.config import load
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
     cdikeeper,
+    collector,
     control,
     decider,
     explanation,
@@ -161,7 +161,7 @@ class Service:
                 first = tasks.create_task(
                     _surely(self._first_look(), "the first look at the host")
                 )
-                first.add_done_callback(_keep_from_collector)
+                first.add_done_callback(collector.resume)
                 tasks.create_task(_surely(self._cdi.keep(), "keeping CDI specifications"))
                 tasks.create_task(
                     _surely(self._door.keep_client(self._place), "the door for runtimes")
@@ -385,12 +385,6 @@ async def _surely(work: Awaitable[None], what: str) -> None:
         await work
     except Exception:
         logger.exception("%s failed", what)
-
-
-def _keep_from_collector(_: object) -> None:
-    """Have garbage looked for from now on, and not in what is there: it stays, and is much."""
-    gc.freeze()
-    gc.enable()
 
 
 def _log_faults(what: str, error: errors.Error) -> None:
