@@ -22,6 +22,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="also run the tests that are marked `long`"
     )
+    parser.addoption(
+        "--fuzz-seconds",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="search for N seconds with each target of tests/fuzz, by new examples",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
