@@ -14,7 +14,7 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.cli import output, run, settings
-from nri_nvidia.config import load
+from nri_nvidia.config import load, toolkit
 from nri_nvidia.config import model as config_model
 
 SCHEMA = 1
@@ -32,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_config(parser)
     run.add_overrides(parser)
     parser.add_argument("--check", metavar="FILE", help="only say what is wrong with a file")
+    parser.add_argument(
+        "--import", dest="imported", metavar="FILE",
+        help=f"print what NVIDIA's settings mean here (usually {toolkit.DEFAULT_PATH})",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -39,6 +43,8 @@ def main(options: argparse.Namespace) -> int:
     """Print the settings; with `--check` 1 when the file has a fault."""
     if options.check:
         return _check(options.check, as_json=options.json)
+    if options.imported:
+        return _import(options.imported, as_json=options.json)
     file = settings.file(options.config)
     sources = [
         *([load.read(file)] if file else []),
@@ -70,6 +76,27 @@ def _check(path: str, *, as_json: bool) -> int:
     else:
         output.print_lines([f"{path}: nothing is wrong"])
     return 1 if faults else 0
+
+
+def _import(path: str, *, as_json: bool) -> int:
+    """Print another file's settings as ours; what was not taken in comments."""
+    found = toolkit.read(load.read(path))
+    if as_json:
+        left = [
+            {"key": each.key, "value": each.value, "reason": each.reason} for each in found.left
+        ]
+        output.print_json(
+            {"schema": SCHEMA, "file": path, "settings": dict(found.settings), "left": left}
+        )
+        return 0
+    output.print_lines(
+        [
+            f"# from {path}",
+            *toolkit.toml(found.settings).splitlines(),
+            *(f"# not taken: {each}" for each in found.left),
+        ]
+    )
+    return 0
 
 
 def absent(config: config_model.Config) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess
 
 from nri_nvidia import errors
 from nri_nvidia.cli import completion, manual, output
+from nri_nvidia.config import example, load, toolkit
 from nri_nvidia.install import apply, environment, model, service, steps, tree
 
 
@@ -23,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unit-directory", metavar="DIR", default="/etc/systemd/system",
         help="where the unit goes (default: %(default)s; packages: /usr/lib/systemd/system)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--import", dest="imported", metavar="FILE", nargs="?", const=toolkit.DEFAULT_PATH,
+        help="write the settings that NVIDIA's file (default: %(const)s) means here",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     parser.add_argument(
@@ -47,9 +52,12 @@ def main(options: argparse.Namespace) -> int:
             path=f"/usr/local/share/man/man8/{model.MANUAL}", content=manual.page().encode()
         ),
     )
-    things = steps.wanted(release, extras, options.unit_directory)
+    found = toolkit.read(load.read(options.imported)) if options.imported else None
+    things = steps.wanted(_settings(found), release, extras, options.unit_directory)
     todo = steps.install(there, release, things)
     starts = live and not options.no_start and service.booted()
+    if found:
+        _import(found, todo)
     if options.dry_run:
         output.print_lines(_said(todo, starts=starts))
         return 0
@@ -57,6 +65,8 @@ def main(options: argparse.Namespace) -> int:
         apply.place_release(there, todo)
         _approve(todo.release)
     apply.install(there, todo)
+    if found:
+        apply.disown(there, model.SETTINGS)
     for path in todo.keeps:
         output.print_lines([f"{path}: is yours, and was left as it is"])
     if not starts:
@@ -65,6 +75,29 @@ def main(options: argparse.Namespace) -> int:
         output.print_lines([f"installed {release.name}"])
         return 0
     return _start(there, todo)
+
+
+def _settings(found: toolkit.Imported | None) -> model.File:
+    text = example.text()
+    if found:
+        notes = (f"Not taken from NVIDIA's: {errors.printable(str(each))}" for each in found.left)
+        text = example.text(found.settings, notes)
+    return model.File(path=model.SETTINGS, content=text.encode())
+
+
+def _import(found: toolkit.Imported, todo: steps.Installation) -> None:
+    """Say what was taken; raises ConfigError where the settings there are somebody's own."""
+    if model.SETTINGS in todo.keeps:
+        raise errors.ConfigError(
+            f"--import: {model.SETTINGS} was changed, and is not written over",
+            hint="`nri-nvidia config --import FILE` prints what to put there",
+        )
+    output.print_lines(
+        [
+            *(f"taken: {line}" for line in toolkit.toml(found.settings).splitlines()),
+            *(f"not taken: {each}" for each in found.left),
+        ]
+    )
 
 
 def _said(todo: steps.Installation, *, starts: bool) -> list[str]:

@@ -3,7 +3,8 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -114,25 +115,30 @@ _RULE_KEYS = {
 }
 
 
-def text() -> str:
-    """Give the file; as it is, it sets nothing. A key without a text has its default alone."""
+def text(given: Mapping[str, Any] = types.MappingProxyType({}), notes: Iterable[str] = ()) -> str:
+    """Give the file, which sets what is given by `group.key`, and else nothing.
+
+    A key without a text has its default alone. Notes are put at the top, a line each.
+    """
     defaults = model.Config()
-    parts = [HEAD]
+    parts = [HEAD + "".join(f"# {note}\n" for note in notes)]
     for group in attrs.fields(model.Config):
         content = getattr(defaults, group.name)
         if attrs.has(type(content)):
-            parts.append(_group(group.name, content))
+            parts.append(_group(group.name, content, given))
         else:
             parts.append(_RULES + "".join(_rule_keys()))
     return "\n".join(parts)
 
 
-def _group(name: str, content: Any) -> str:
+def _group(name: str, content: Any, given: Mapping[str, Any]) -> str:
     lines = [f"# {_GROUPS.get(name, name)}", f"[{name}]"]
     for field in attrs.fields(type(content)):
         lines += textwrap.wrap(_KEYS.get(f"{name}.{field.name}", ""), 97, initial_indent="# ",
                                subsequent_indent="# ")  # fmt: skip
-        lines.append(f"#{field.name} = {_toml(getattr(content, field.name))}")
+        default = f"#{field.name} = {_toml(getattr(content, field.name))}"
+        key = f"{name}.{field.name}"
+        lines.append(f"{field.name} = {_toml(given[key])}" if key in given else default)
     return "\n".join(lines) + "\n"
 
 
@@ -157,7 +163,7 @@ def _toml(value: Any) -> str:
             if value == request_model.ALL_CAPABILITIES:
                 return '["all"]'
             return json.dumps(sorted(map(str, value)))
-        case tuple():
+        case tuple() | list():
             return json.dumps(list(value))
         case _:
             return json.dumps(value)

@@ -32,6 +32,13 @@ def install(there: tree.Tree, todo: steps.Installation) -> None:
     )
 
 
+def disown(there: tree.Tree, path: str) -> None:
+    """Have a path be the administrator's from now on."""
+    recorded = there.manifest()
+    left = {name: entry for name, entry in recorded.entries.items() if name != path}
+    there.write_manifest(attrs.evolve(recorded, entries=left))
+
+
 def tidy(there: tree.Tree, todo: steps.Installation) -> None:
     """Remove what only the release of before had, once nothing runs from it."""
     there.remove(todo.leaves)

@@ -4,7 +4,6 @@
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.config import example
 from nri_nvidia.configure import files as engine_files
 from nri_nvidia.install import model, service, tree
 
@@ -37,7 +36,10 @@ class Removal:
 
 
 def wanted(
-    release: model.Release, extras: tuple[model.File, ...], unit_directory: str
+    settings: model.File,
+    release: model.Release,
+    extras: tuple[model.File, ...],
+    unit_directory: str,
 ) -> tuple[model.File | model.Link, ...]:
     """Give what is put outside the release, each at the place where others look for it.
 
@@ -52,7 +54,7 @@ def wanted(
         for name in model.COMMANDS
     ]
     return (
-        model.File(path=model.SETTINGS, content=example.text().encode()),
+        settings,
         *stable,
         *found,
         *extras,

@@ -12,6 +12,7 @@ import pytest
 
 import nri_nvidia
 from nri_nvidia import cli
+from nri_nvidia.config import load
 from nri_nvidia.install import model
 
 SETTINGS = model.SETTINGS.lstrip("/")
@@ -271,3 +272,34 @@ def test_python_below_a_home_is_refused(root, monkeypatch, capsys):
     monkeypatch.setattr("nri_nvidia.install.environment._HOMES", (os.path.dirname(real),))
     assert install(root) == 2
     assert "uv python install --install-dir" in capsys.readouterr().err
+
+
+def test_import_takes_over_nvidias_settings(root, tmp_path, capsys):
+    """The file has them among the explained ones, what was not taken at its top; it is kept."""
+    theirs = tmp_path / "config.toml"
+    theirs.write_text('disable-require = true\nnvidia-ctk.path = "nvidia-ctk"\n')
+    assert install(root, "--import", str(theirs)) == 0
+    said = capsys.readouterr().out
+    assert "taken: request.disable_require = true\n" in said
+    assert 'not taken: nvidia-ctk.path = "nvidia-ctk": no such program is run\n' in said
+    written = (root / SETTINGS).read_text()
+    assert load.load([load.read(str(root / SETTINGS))]).request.disable_require
+    assert "# Not taken from NVIDIA's: nvidia-ctk.path" in written
+    assert install(root) == 0
+    assert (root / SETTINGS).read_text() == written
+    assert install(root, "--import", str(theirs)) == 2
+    assert "nri-nvidia config --import FILE" in capsys.readouterr().err
+
+
+def test_config_prints_an_import(tmp_path, capsys):
+    """It can be read as a file of ours, and as JSON."""
+    theirs = tmp_path / "config.toml"
+    theirs.write_text('disable-require = true\nnvidia-ctk.path = "nvidia-ctk"\n')
+    assert cli.main(["config", "--import", str(theirs)]) == 0
+    printed = capsys.readouterr().out
+    assert load.load([load.Text(name="printed", toml=printed)]).request.disable_require
+    assert "# not taken: nvidia-ctk.path" in printed
+    assert cli.main(["config", "--import", str(theirs), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"] == {"request.disable_require": True}
+    assert [each["key"] for each in told["left"]] == ["nvidia-ctk.path"]
