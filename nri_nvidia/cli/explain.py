@@ -142,7 +142,7 @@ def _when(found: dict[str, Any], now: float) -> str:
     if found["ended"]:
         end = f"; ended {output.ago(now - found['ended'])} ago"
     elif found["decision"] in {"deny", "error"} and not found["missed"]:
-        end = "; its creation was refused"
+        what = "no, its creation was refused: "
     return f"{what}{at}, {output.ago(now - found['time'])} ago{end}"
 
 

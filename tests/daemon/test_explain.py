@@ -96,7 +96,7 @@ def test_refused_and_passed_over(together):
         assert (found["edits"], found["holds"]) == (None, False)
         status, text = await said(pair, "c1")
         assert status == 0
-        assert "its creation was refused" in text
+        assert "created: no, its creation was refused: 20" in text
         hook = api.Hooks(prestart=[api.Hook(path="/usr/bin/nvidia-container-runtime-hook")])
         await pair.create(2, "NVIDIA_VISIBLE_DEVICES=1", hooks=bytes(hook))
         assert (await explained(pair, "c2"))["reasons"][-1]["code"] == "other-injector"
