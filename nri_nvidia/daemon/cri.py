@@ -49,7 +49,7 @@ class Cri:
     ) -> rules.Image | None:
         """Give what is known of a container's image; None where no rule asks for it.
 
-        `runtime` is the runtime's name, `left` what there is of time, in seconds.
+        `runtime` is the runtime's name, `left` the seconds that this may take at most.
         """
         if not rules.wants_image(container, access):
             return None

@@ -202,7 +202,7 @@ class Decider:
         by = deadline - _SHARE_FOR_THE_ANSWER
         rules = self.rules
         image = await self._cri.image(
-            container, rules.request.access, self.connection.runtime_name, by - now()
+            container, rules.request.access, self.connection.runtime_name, (by - now()) / 2
         )
         if image:
             parsed = parse.parse(container, rules.request, image)

@@ -72,8 +72,11 @@ async def given(pod, image="debian", **wishes):
 
 async def test_strict_node(engine, settled):
     """A pod gets what it was allocated, and runs without the rest, which explain explains."""
+    engine.add_image("says-all", base="debian", env=[f"{VISIBLE}=all"])
     with settled('policy = "strict"\n') as daemon:
         async with engine.pod() as pod:
+            assert await given(pod, "says-all") == []
+            assert await given(pod, "says-all", env={VISIBLE: UUIDS[2]}) == [2]
             async with pod.container("debian", env=ALL) as container:
                 assert gpus(container) == []
                 assert (await container.exec(["/bin/sh", "-c", "ls /dev/nvidia*"])).code != 0
@@ -84,7 +87,7 @@ async def test_strict_node(engine, settled):
             assert codes(daemon) == []
             assert await given(pod, env={VISIBLE: UUIDS[1], "NVIDIA_NVSWITCH": "enabled"}) == [1]
             assert codes(daemon) == ["strict-policy-beyond"]
-        told = daemon.ask("explain", "container-1").stdout
+        told = daemon.ask("explain", "container-3").stdout
         assert "policy = strict" in told
 
 

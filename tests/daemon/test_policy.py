@@ -4,6 +4,7 @@
 import asyncio
 import json
 import signal
+import socket
 
 import pytest
 
@@ -198,3 +199,36 @@ def test_rules_are_read_again(settled, tmp_path):
         assert "policy_rules: 1 is not a list of tables" in pair.daemon.logged()
 
     settled("", body)
+
+
+def test_a_cri_service_that_hangs_holds_up_nobody_else(settled, tmp_path):
+    """Whom a rule is about gets a decision in time, which says what is not known; others at once."""
+    path = tmp_path / "cri.sock"
+    settings = f"""
+    policy = {{cri_socket = "{path}", cri_timeout = 10}}
+    [[policy_rules]]
+    namespaces = ["team"]
+    sources = ["image"]
+    action = "ignore"
+    """
+    named = {"annotations": {"io.kubernetes.cri.image-name": "i"}}
+    other = api.PodSandbox(id="q", name="pod", namespace="other")
+
+    async def body(pair):
+        with socket.socket(socket.AF_UNIX) as mute:
+            mute.bind(str(path))
+            mute.listen()
+            (attached,) = pair.runtime.plugins
+            held = api.CreateContainerRequest(pod=POD, container=container(1, CUDA, **named))
+            waiting = asyncio.ensure_future(attached.stub.create_container(held))
+            peer, _ = await asyncio.to_thread(mute.accept)
+            free = api.CreateContainerRequest(pod=other, container=container(2, CUDA, **named))
+            assert (await attached.stub.create_container(free)).adjust.linux
+            assert not waiting.done()
+            with peer:
+                assert (await waiting).adjust.linux
+        last = (await status(pair))["decisions"][-1]
+        assert last["name"] == "c1"
+        assert [each["code"] for each in last["reasons"]] == ["image-not-known"]
+
+    settled(settings, body)
