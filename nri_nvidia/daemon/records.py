@@ -8,6 +8,7 @@ from the container's id, which may be any text. Nothing here knows the event loo
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import time
@@ -20,6 +21,8 @@ from nri_nvidia import resolve
 from nri_nvidia.daemon import ledger
 from nri_nvidia.render import document as documents
 
+logger = logging.getLogger(__name__)
+
 SCHEMA = 1
 """The version of a record; one of another version is left alone and not shown."""
 DIRECTORY = "decisions"
@@ -28,7 +31,8 @@ _KEPT = 512
 _LONGEST = 1 << 20
 _MOST_HELD = 32
 """Records that wait to be written together; each may take a megabyte."""
-_SUFFIX = ".json"
+_SUFFIX, _ASIDE = ".json", ".damaged"
+_KEPT_ASIDE = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -131,10 +135,14 @@ class Store:
         self.known: dict[str, Summary] = {}
 
     def load(self) -> None:
-        """Read what a daemon of before has left; what is not whole is removed."""
+        """Read what a daemon of before has left; a record that is not whole is set aside."""
         for path in self._paths():
+            if path.suffix == _ASIDE:
+                continue
             found = _read(path)
-            if found is None:
+            if found is None and path.suffix == _SUFFIX:
+                self._set_aside(path)
+            elif found is None:
                 _remove(path)
             elif found["schema"] == SCHEMA:
                 self.known[found["id"]] = summary(found)
@@ -211,6 +219,16 @@ class Store:
             text = json.dumps({**record, "edits": None})
         _write(self._path(record["id"]), text)
 
+    def _set_aside(self, path: pathlib.Path) -> None:
+        """Keep a damaged record for a person to look at, the newest few of them."""
+        aside = path.with_suffix(_ASIDE)
+        logger.warning("%s is no whole record of a decision: it is %s now", path, aside.name)
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+        others = [each for each in self._paths() if each.suffix == _ASIDE]
+        for old in sorted(others, key=_changed)[:-_KEPT_ASIDE]:
+            _remove(old)
+
     def _path(self, container_id: str) -> pathlib.Path:
         name = hashlib.sha256(container_id.encode("utf-8", "surrogateescape")).hexdigest()
         return self._directory / f"{name[:32]}{_SUFFIX}"
@@ -266,6 +284,12 @@ def _read(path: pathlib.Path) -> dict[str, Any] | None:
     keys = ("id", "namespace", "pod", "name", "decision")
     whole = all(isinstance(found.get(key), str) for key in keys) and "ended" in found
     return found if found["schema"] != SCHEMA or (whole and _is_time(found.get("time"))) else None
+
+
+def _changed(path: pathlib.Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _is_time(value: Any) -> bool:

@@ -69,6 +69,9 @@ class Runtime:
 
     `message_limit` is the size in bytes over which Synchronize is split, if `nri_version` can.
     `configure_first` lets Configure overtake the reply to RegisterPlugin, as often happens.
+    `required_plugins` are names (`name` or `10-name`) without which no container is created, as
+    the default validator of NRI 0.10 and later has it. It looks at who is there just before the
+    plugins are called: one that is lost in that very creation counts as there.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Runtime:
         registration_timeout: float = 5.0,
         message_limit: int = frames.MAX_SENT,
         configure_first: bool = True,
+        required_plugins: Sequence[str] = (),
     ) -> None:
         self.nri_version = tuple(int(part) for part in nri_version.split("."))
         self.name, self.version, self.config = name, version, config
@@ -92,6 +96,7 @@ class Runtime:
         self.registration_timeout = registration_timeout
         self.message_limit = message_limit
         self.configure_first = configure_first
+        self.required_plugins = tuple(required_plugins)
         self.plugins: list[Attached] = []
         self.log: list[str] = []
         self._changed = asyncio.Condition()
@@ -149,11 +154,15 @@ class Runtime:
         """
         request = api.CreateContainerRequest(pod=pod or api.PodSandbox(), container=container)
         merged = merging.Merged()
+        there = {name for plugin in self.plugins for name in (plugin.name, plugin.display)}
         for plugin in list(self.plugins):
             if plugin.events & 1 << (api.Event.CREATE_CONTAINER - 1):
                 reply = await self._ask(plugin, "create_container", request)
                 if reply is not None:
                     merged.add(plugin.display, reply.adjust)
+        lacking = [name for name in self.required_plugins if name not in there]
+        if lacking:
+            raise merging.CreationFailed(f"required plugins not present: {', '.join(lacking)}")
         return merged.adjustment
 
     async def stop(self, container_id: str) -> None:

@@ -23,12 +23,12 @@ def gpu_host(tmp_path_factory):
 def together(tmp_path, gpu_host):
     """Give a function that runs a test's body with both; everything ends with it."""
 
-    def run(body, *arguments, gpus=gpu_host, environment=None, limit=60, **options):
+    def run(body, *arguments, gpus=gpu_host, environment=None, limit=60, prefix=(), **options):
         async def whole():
             rt = runtime.Runtime(**options)
             path = tmp_path / "nri.sock"
             async with asyncio.timeout(limit), rt.listening(path):
-                daemon = daemons.Daemon(path, gpus, *arguments)
+                daemon = daemons.Daemon(path, gpus, *arguments, prefix=prefix)
                 try:
                     daemon.start(environment)
                     await rt.attached()

@@ -132,8 +132,8 @@ def test_users_own_records_go_before_all_others(tmp_path):
     assert [*store.known] == ["00000001", "00000002", "c9/runtime"]
 
 
-def test_what_is_no_record_is_removed_and_another_version_left(tmp_path):
-    """Half a file, rubbish and a temporary file go; a newer daemon's record stays unread."""
+def test_what_is_no_record_is_set_aside_and_another_version_left(tmp_path, caplog):
+    """Half a file and rubbish are kept apart and said; a newer daemon's record stays unread."""
     store = records.Store(tmp_path)
     store.put(record(1))
     whole = next(tmp_path.iterdir())
@@ -146,10 +146,26 @@ def test_what_is_no_record_is_removed_and_another_version_left(tmp_path):
     again = records.Store(tmp_path)
     again.load()
     assert [*again.known] == ["00000001"]
-    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "newer.json"}
+    aside = {f"{name}.damaged" for name in ("half", "list", "keys", "deep")}
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "newer.json", *aside}
+    assert all(any(name in message for message in caplog.messages) for name in aside)
+    for _ in range(2):
+        records.Store(tmp_path).load()
+    assert {path.name for path in tmp_path.iterdir()} == {whole.name, "newer.json", *aside}
     found = []
     records.each(tmp_path, found.append)
     assert [entry["id"] for entry in found] == ["00000001"]
+
+
+def test_few_damaged_records_are_kept(tmp_path):
+    """A disk that damages each of them does not fill up with them."""
+    for number in range(20):
+        (tmp_path / f"{number:02}.json").write_text("{")
+        os.utime(tmp_path / f"{number:02}.json", (number, number))
+    records.Store(tmp_path).load()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{number}.damaged" for number in range(12, 20)
+    ]
 
 
 def test_full_disk_leaves_the_old_record(tmp_path, monkeypatch):

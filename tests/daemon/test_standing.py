@@ -3,12 +3,16 @@
 
 import asyncio
 import os
+import signal
 
 import pytest
 
 from nri_nvidia.daemon import standing
 from nri_nvidia.nri import session
+from nri_nvidia.testing import runtime
 from tests.containerd import daemons
+
+from . import pairs
 
 
 def test_the_second_waits_and_takes_over(together, tmp_path, gpu_host):
@@ -87,3 +91,23 @@ def test_where_no_place_can_be_had(two, tmp_path, what):
     else:
         os.mkfifo(place)
     two[0].take()
+
+
+@pytest.mark.parametrize("name", ["nri-nvidia", "10-nri-nvidia"])
+def test_a_runtime_that_requires_the_plugin(together, name):
+    """While the daemon is away nothing is created; when it is back, containers get their GPUs."""
+
+    async def body(pair):
+        assert (await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")).mounts
+        await asyncio.to_thread(pair.daemon.end, signal.SIGKILL)
+        await pair.runtime.said("is gone")
+        for env in ("NVIDIA_VISIBLE_DEVICES=0", "PATH=/bin"):
+            with pytest.raises(runtime.CreationFailed, match=f"not present: {name}"):
+                await pair.create(2, env)
+        pair.daemon.start()
+        await pair.runtime.attached()
+        await asyncio.to_thread(pair.daemon.ready)
+        assert (await pair.create(2, "NVIDIA_VISIBLE_DEVICES=0")).mounts
+        assert (await pairs.status(pair))["missed"] == []
+
+    together(body, required_plugins=[name], nri_version="0.12.0")
