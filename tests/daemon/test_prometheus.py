@@ -145,3 +145,87 @@ def test_promtool_takes_the_rules(promtool, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+
+
+FIRING = {
+    "NriNvidiaAbsent": {},
+    "NriNvidiaNotRegistered": {"nri_nvidia_registered": "0x60"},
+    "NriNvidiaNotReady": {"nri_nvidia_ready": "0x60", "nri_nvidia_registered": "1x60"},
+    "NriNvidiaReconnects": {"nri_nvidia_registrations_total": "1+1x60"},
+    "NriNvidiaMissedContainers": {"nri_nvidia_missed_containers": "1x60"},
+    "NriNvidiaStaleContainers": {"nri_nvidia_stale_containers": "2x200"},
+    "NriNvidiaRefusals": {
+        'nri_nvidia_decisions_total{decision="error",reason="no-such-gpu"}': "0+1x60"
+    },
+    "NriNvidiaSlowDecisions": {
+        'nri_nvidia_decision_duration_seconds_bucket{le="1.0"}': "0x60",
+        'nri_nvidia_decision_duration_seconds_bucket{le="2.0"}': "0+3x60",
+        'nri_nvidia_decision_duration_seconds_bucket{le="+Inf"}': "0+3x60",
+    },
+    "NriNvidiaHooksFail": {'nri_nvidia_hooks_total{result="failed"}': "0+1x60"},
+    "NriNvidiaHostProblems": {"nri_nvidia_host_problems": "1x60"},
+    "NriNvidiaNvmlSilent": {"nri_nvidia_nvml_answers": "0x60", "nri_nvidia_gpus": "8x60"},
+    "NriNvidiaFewerGpus": {"nri_nvidia_gpus": "8x10 7x50"},
+}
+"""For each alert the series of a node by the minute that it is there for."""
+HEALTHY = {
+    "nri_nvidia_build_info": "1x60",
+    "nri_nvidia_registered": "1x60",
+    "nri_nvidia_ready": "1x60",
+    "nri_nvidia_registrations_total": "1x60",
+    "nri_nvidia_missed_containers": "0x60",
+    "nri_nvidia_stale_containers": "0x60",
+    'nri_nvidia_decisions_total{decision="inject",reason="as-asked"}': "0+9x60",
+    'nri_nvidia_decisions_total{decision="error",reason="no-such-gpu"}': "0 0 1x58",
+    'nri_nvidia_decision_duration_seconds_bucket{le="0.01"}': "0+9x60",
+    'nri_nvidia_decision_duration_seconds_bucket{le="+Inf"}': "0+9x60",
+    'nri_nvidia_hooks_total{result="ok"}': "0+9x60",
+    "nri_nvidia_host_problems": "0x60",
+    "nri_nvidia_nvml_answers": "1x60",
+    "nri_nvidia_gpus": "8x60",
+}
+
+
+@pytest.mark.long
+def test_each_alert_fires_when_it_should_and_no_other(promtool, tmp_path):
+    """A node's series over an hour or more: those of a healthy one raise none."""
+    names = re.findall(r"- alert: (\w+)", ALERTS.read_text("utf-8"))
+    assert set(names) == set(FIRING)
+
+    def case(series, expected, after):
+        conditions = [f'{{alertname="{name}",alertstate="firing"}}' for name in names]
+        return {
+            "interval": "1m",
+            "input_series": [
+                {"series": name, "values": values} for name, values in series.items()
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": f"count(ALERTS{condition}) or vector(0)",
+                    "eval_time": after,
+                    "exp_samples": [{"labels": "{}", "value": int(name == expected)}],
+                }
+                for name, condition in zip(names, conditions, strict=True)
+            ],
+        }
+
+    long = {
+        name: values.replace("x60", "x200").replace("x58", "x198")
+        for name, values in HEALTHY.items()
+    }
+    tests = [case(HEALTHY, None, "30m"), case(long, None, "150m")]
+    for name, series in FIRING.items():
+        stale = name == "NriNvidiaStaleContainers"
+        base = {} if name == "NriNvidiaAbsent" else (long if stale else HEALTHY)
+        kept = {
+            k: v
+            for k, v in base.items()
+            if k.partition("{")[0] not in {each.partition("{")[0] for each in series}
+        }
+        tests.append(case({**kept, **series}, name, "150m" if stale else "30m"))
+    path = tmp_path / "tests.json"
+    path.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": tests}))
+    done = subprocess.run(
+        [promtool, "test", "rules", path], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
