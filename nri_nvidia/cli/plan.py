@@ -49,8 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Print the plan; 0 when the container would be created, 1 when that would be refused."""
     config = settings.config(options.config)
-    spec = bundle.read(options.spec) if options.spec else {}
-    container = _container(options, bundle.container(spec))
+    try:
+        spec = {} if options.spec is None else bundle.read(options.spec)
+        container = _container(options, bundle.container(spec))
+    except errors.RequestError as error:
+        if options.format == "json":  # whoever reads JSON is to find the refusal there
+            output.print_json(document.plan(pipeline.refused(error, None)))
+        raise
     host = cache.Cache(settings.host(config, options.host))
     decided = _decided(container, config, host, _context(options))
     if options.format not in {"json", "text"}:

@@ -2,7 +2,6 @@
 """From TOML texts to settings, with every fault of every text reported at once."""
 
 import difflib
-import pathlib
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -10,7 +9,7 @@ from typing import Any, cast
 import attrs
 import cattrs
 
-from nri_nvidia.config import access, contradictions, lines, model
+from nri_nvidia.config import access, contradictions, lines, model, reading
 from nri_nvidia.request import model as request_model
 
 DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
@@ -31,8 +30,10 @@ class Text:
 def read(path: str) -> Text:
     """Read a file; raises Invalid when it cannot be read."""
     try:
-        return Text(name=path, toml=pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        # As text files are read elsewhere, with line ends of every kind as one.
+        found = reading.text(path).replace("\r\n", "\n").replace("\r", "\n")
+        return Text(name=path, toml=found)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise model.Invalid((f"{path}: {reason}",)) from error
 

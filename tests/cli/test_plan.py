@@ -2,7 +2,9 @@
 """`nri-nvidia plan`, the contract of tests and tools."""
 
 import json
+import os
 import pathlib
+import threading
 
 import pytest
 
@@ -224,10 +226,66 @@ def test_usage_errors_exit_with_2(capsys, arguments):
     assert "usage:" in capsys.readouterr().err
 
 
-def test_broken_spec_is_refused_with_its_name(capsys, tmp_path):
-    """A config.json that is none is an error, not a traceback."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"mounts": 3}',
+        '{"mounts": [{"destination": 1}]}',
+        '{"linux": {"devices": [{}]}}',
+        '{"linux": {"devices": [{"path": "/dev/x", "major": 1e400}]}}',
+        '{"linux": {"resources": {"devices": "none"}}}',
+        '{"process": "x"}',
+        '{"process": {"env": "NVIDIA_VISIBLE_DEVICES=all"}}',
+        '{"process": {"env": [null]}}',
+        '{"hooks": {"prestart": [{"path": 3}]}}',
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "text", "oci"])
+def test_broken_spec_is_refused_with_its_name(capsys, tmp_path, text, form):
+    """A config.json that is none is a refusal in words, as JSON too where that was wanted."""
     spec = tmp_path / "config.json"
-    for text in ("{", "[]", '{"mounts": 3}', '{"linux": {"devices": [{}]}}', '{"process": "x"}'):
-        spec.write_text(text)
-        assert cli.main(["plan", "--host", str(EIGHT), "--spec", str(spec)]) == 1
-        assert "config.json" in capsys.readouterr().err
+    spec.write_text(text)
+    assert cli.main(["plan", "--host", str(EIGHT), "--spec", str(spec), "--format", form]) == 1
+    said = capsys.readouterr()
+    assert "config.json" in said.err
+    assert "Error" not in said.err
+    if form == "json":
+        assert json.loads(said.out)["decision"] == "error"
+    else:
+        assert said.out == ""
+
+
+@pytest.mark.parametrize("option", ["--spec", "--config"])
+def test_fifo_without_a_writer_is_not_waited_for(tmp_path, option):
+    """A FIFO that nobody writes to is an empty file, a directory is none; neither hangs."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert cli.main(["plan", "--host", str(EIGHT), option, str(fifo)]) in {0, 1}
+    assert cli.main(["plan", "--host", str(EIGHT), option, str(tmp_path)]) in {1, 2}
+
+
+def test_spec_by_a_pipe(plan):
+    """A pipe is read to its end, however its writer takes its time: `--spec <(command)`."""
+    reading, writing = os.pipe()
+    text = json.dumps({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=3"]}}).encode()
+
+    def write():
+        for byte in text:
+            os.write(writing, bytes([byte]))
+        os.close(writing)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    _, found = plan("--spec", f"/proc/self/fd/{reading}")
+    writer.join()
+    os.close(reading)
+    assert [gpu["index"] for gpu in found["gpus"]] == [3]
+
+
+def test_spec_without_an_end(capsys):
+    """What goes on and on is given up, with its name."""
+    assert cli.main(["plan", "--host", str(EIGHT), "--spec", "/dev/zero"]) == 1
+    assert "/dev/zero" in capsys.readouterr().err
