@@ -20,6 +20,9 @@ _MODULE_LINE = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d{1,6}(?:\.\d{1,6
 _FURTHER_MAJORS = {"gdrdrv"}
 _CAP = re.compile(r"(?:config|monitor|gpu\d{1,3}/gi\d{1,3}(?:/ci\d{1,3})?/access)")
 
+_MAJORS, _MINORS = 1 << 12, 1 << 20
+"""How many there may be of a device number's parts (include/linux/kdev_t.h, MINORBITS)."""
+
 
 @attrs.frozen(kw_only=True)
 class ProcGpu:
@@ -78,7 +81,7 @@ def parse_information(text: str, directory: str) -> ProcGpu | None:
         bus_id=bus_id,
         # Until its first use by a process the driver shows question marks here.
         uuid=_normal_uuid(uuid),
-        minor=_number(fields.get("device minor", "")),
+        minor=_number(fields.get("device minor", ""), _MINORS),
         name=fields.get("model", ""),
         excluded=fields.get("gpu excluded", "").lower() == "yes",
     )
@@ -112,7 +115,7 @@ def majors(root: Root) -> dict[str, int]:
             break
         parts = line.split()
         if len(parts) == 2 and (parts[1].startswith("nvidia") or parts[1] in _FURTHER_MAJORS):
-            number = _number(parts[0])
+            number = _number(parts[0], _MAJORS)
             if number >= 0:
                 found.setdefault(parts[1], number)
     for name, alias in (("nvidia", "nvidia-frontend"), ("nvidia-frontend", "nvidia")):
@@ -126,8 +129,9 @@ def mig_minors(root: Root) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in (root.text(_MIG_MINORS) or "").splitlines():
         parts = line.split(" ")
-        if len(parts) == 2 and _CAP.fullmatch(parts[0]) and _number(parts[1]) >= 0:
-            found[parts[0]] = _number(parts[1])
+        number = _number(parts[1], _MINORS) if len(parts) == 2 else -1
+        if number >= 0 and _CAP.fullmatch(parts[0]):
+            found[parts[0]] = number
     return found
 
 
@@ -175,7 +179,7 @@ def kernel_release(root: Root) -> str:
 
 def _add(found: dict[str, Capability], key: str, text: str | None) -> None:
     fields = _fields(text or "")
-    minor = _number(fields.get("devicefileminor", ""))
+    minor = _number(fields.get("devicefileminor", ""), _MINORS)
     if minor < 0:
         return
     mode = _number(fields.get("devicefilemode", ""))
@@ -200,9 +204,10 @@ def _normal_uuid(text: str) -> str:
     return "GPU-" + text[4:].lower() if match else ""
 
 
-def _number(text: str) -> int:
-    """Give a small decimal number, -1 if the text is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+def _number(text: str, limit: int = 1 << 30) -> int:
+    """Give a decimal number below a limit, -1 if the text is none."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    return number if number < limit else -1
 
 
 def _hex(text: str | None) -> int:

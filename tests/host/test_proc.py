@@ -158,6 +158,22 @@ def test_addresses_take_one_form(text, expected):
     assert proc.normal_bus_id(text) == expected
 
 
+def test_numbers_that_no_device_has(tmp_path):
+    """A major or minor beyond the kernel's is read as none, and makes no node that cannot be."""
+    for name, text in (
+        ("devices", "4096 nvidia-uvm\n195 nvidia\n"),
+        ("driver/nvidia-caps/mig-minors", "gpu0/gi1/access 1048576\ngpu0/gi2/access 12\n"),
+    ):
+        (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / name).write_text(text)
+    seen = Root(str(tmp_path))
+    assert proc.majors(seen) == {"nvidia": 195, "nvidia-frontend": 195}
+    assert proc.mig_minors(seen) == {"gpu0/gi2/access": 12}
+    found = proc.parse_information("Device Minor: 1048576\n", "0000:07:00.0")
+    assert found is not None
+    assert found.minor == -1
+
+
 @given(st.text(max_size=300), st.text(max_size=20))
 def test_any_information_is_a_gpu_or_none(text, directory):
     """Garbage in an information file never raises and never makes up a UUID."""
@@ -170,4 +186,4 @@ def test_any_fields_give_a_sound_minor(parts):
     """A minor is -1 or a number that fits."""
     gpu = proc.parse_information("".join(parts), "0000:07:00.0")
     assert gpu is not None
-    assert -1 <= gpu.minor < 10**9
+    assert -1 <= gpu.minor < 1 << 20
