@@ -65,7 +65,7 @@ def _bash(whole: grammar.Command) -> Iterator[str]:
     for command in whole.all():
         at = "".join(f" {word}" for word in command.path)
         for option in command.options:
-            if option.value:
+            if option.value and (option.kind or not option.optional):
                 pattern = "|".join(shlex.quote(f"{at}:{flag}") for flag in option.flags)
                 yield f"	{pattern}) {_bash_value(option)}return ;;"
     yield from ("	esac", '	case "$at" in')
@@ -132,9 +132,10 @@ def _zsh_operand(option: grammar.Option) -> str:
 
 
 def _zsh_value(option: grammar.Option) -> str:
+    start = f"{'::' if option.optional else ':'}{option.value}:"
     if option.choices:
-        return f":{option.value}:({' '.join(option.choices)})"
-    return f":{option.value}:" + {"directory": "_files -/", "file": "_files", "": " "}[option.kind]
+        return f"{start}({' '.join(option.choices)})"
+    return start + {"directory": "_files -/", "file": "_files", "": " "}[option.kind]
 
 
 def _fish(whole: grammar.Command) -> Iterator[str]:
@@ -170,6 +171,8 @@ def _fish_option(option: grammar.Option) -> str:
     said = "".join(
         f" -l {flag[2:]}" if flag.startswith("--") else f" -s {flag[1:]}" for flag in option.flags
     )
+    if option.optional:
+        return said
     if option.choices:
         return f"{said} -x -a {_fish_quoted(' '.join(option.choices))}"
     if option.kind:

@@ -9,12 +9,16 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Option:
-    """An option, or an operand (without flags). `value` names its value, empty for a switch."""
+    """An option, or an operand (without flags). `value` names its value, empty for a switch.
+
+    `optional` is a value that may be left out.
+    """
 
     flags: tuple[str, ...]
     value: str
     text: str
     choices: tuple[str, ...] = ()
+    optional: bool = False
 
     @property
     def kind(self) -> str:
@@ -72,4 +76,5 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> Option:
         value="" if switch else metavar,
         text=(action.help or "") % {**vars(action), "prog": parser.prog},
         choices=tuple(map(str, action.choices or ())),
+        optional=action.nargs == "?",
     )

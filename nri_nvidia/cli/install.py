@@ -110,7 +110,7 @@ def _said(todo: steps.Installation, *, starts: bool) -> list[str]:
     lines += [f"leave as it is: {path}" for path in todo.keeps]
     if todo.leaves:
         lines.append(f"remove {len(todo.leaves)} files of before")
-    if starts:
+    if starts and lines:
         lines += [
             f"run: systemctl {words}"
             for words in ("daemon-reload", f"enable {model.UNIT}", f"restart {model.UNIT}")

@@ -54,6 +54,7 @@ def test_bash_offers_values(bash, tmp_path):
     (tmp_path / "file").touch()
     assert completed(bash, "install", "--root", f"{tmp_path}/") == [f"{tmp_path}/inner"]
     assert completed(bash, "plan", "--env", "") == []
+    assert "--json" in completed(bash, "status", "--watch", "")
     assert completed(bash, "completion", "") == ["--help", "-h", "bash", "fish", "zsh"]
 
 
