@@ -7,6 +7,9 @@ import contextlib
 import grpclib
 import pytest
 
+from nri_nvidia import errors
+from nri_nvidia.edits import model as edits_model
+from nri_nvidia.nri import session
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
@@ -179,24 +182,45 @@ async def test_a_container_that_takes_its_time_to_end_holds_until_then(engine, s
             assert await given(two, env={VISIBLE: "1"}) == [1]
 
 
-async def test_a_creation_that_fails_later_holds_nothing(engine, settled, gpu_host, tmp_path):
+class Refusing:
+    """Another plugin, which refuses the containers of one name."""
+
+    markers = (b"",)  # every container is shown
+
+    def __init__(self):
+        self.in_service = asyncio.Event()
+
+    async def create_container(self, container, deadline):
+        if container.name == "unwanted":
+            raise errors.PolicyError("not this one")
+        return edits_model.ContainerEdits()
+
+    async def synchronized(self, containers):
+        self.in_service.set()
+
+    async def _nothing(self, *_):
+        pass
+
+    configure = registered = unreachable = disconnected = _nothing
+    stop_container = remove_container = _nothing
+
+
+async def test_a_creation_that_fails_later_holds_nothing(engine, settled):
     """Another plugin refuses the container after us: its GPU is free for the next."""
-    other = tmp_path / "other.toml"
-    other.write_text(
-        'request.supported_capabilities = ["utility"]\nrequest.default_capabilities = []\n'
-    )
-    options = ("--config", str(other), "--index", "90", "--name", "other")
-    env = {VISIBLE: "1", "NVIDIA_DRIVER_CAPABILITIES": "compute"}
-    with (
-        settled("policy.exclusive = true\n") as daemon,
-        daemons.running(engine.nri_socket, gpu_host, options),
-    ):
-        async with engine.pod() as pod:
-            said = await given(pod, env=env)
-            assert "this node supports utility" in said
-            daemon.until(lambda: not daemon.status()["containers"], "the end of what was refused")
-            assert daemon.status()["counts"] == {"inject": 1}
-            assert await given(pod, env={VISIBLE: "1", "NVIDIA_DRIVER_CAPABILITIES": ""}) == [1]
+    other = Refusing()
+    wanted = session.Settings(socket=str(engine.nri_socket), name="other", index="90")
+    with settled("policy.exclusive = true\n") as daemon:
+        serving = asyncio.ensure_future(session.run_forever(wanted, other))
+        try:
+            await asyncio.wait_for(other.in_service.wait(), daemons.PATIENCE)
+            async with engine.pod() as pod:
+                assert "not this one" in await given(pod, name="unwanted", env={VISIBLE: "1"})
+                await until(lambda: not daemon.status()["containers"])
+                assert daemon.status()["counts"] == {"inject": 1}
+                assert await given(pod, env={VISIBLE: "1"}) == [1]
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_a_start_that_fails_blocks_nobody(engine, settled):
