@@ -69,8 +69,8 @@ async def _asked(path: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
     except OSError as error:
         raise cli.NotRunningError(
             f"{path}: no daemon answers: {error.strerror or error}",
-            hint="start it: systemctl start nri-nvidia, or nri-nvidia run; root may ask it, and the "
-            "members of control.group",
+            hint="start it: systemctl start nri-nvidia, or nri-nvidia run; root may ask it, and "
+            "the members of control.group",
         ) from error
     finally:
         channel.close()
