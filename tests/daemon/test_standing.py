@@ -12,7 +12,7 @@ from nri_nvidia.nri import session
 from nri_nvidia.testing import runtime
 from tests.containerd import daemons
 
-from . import pairs
+from . import pairs, test_faults
 
 
 def test_the_second_waits_and_takes_over(together, tmp_path, gpu_host):
@@ -41,6 +41,24 @@ def test_the_second_waits_and_takes_over(together, tmp_path, gpu_host):
             assert str(second.directory) in " ".join((hook.path, *hook.args))
         finally:
             await asyncio.to_thread(second.close)
+
+    together(body)
+
+
+def test_one_that_a_runtime_has_started_beside_another(together, tmp_path, gpu_host):
+    """It may not keep the runtime waiting: it registers, and says that there are two."""
+    log = tmp_path / "log"
+
+    async def body(pair):
+        other = runtime.Runtime()
+        async with other.launched(name="nri-nvidia", index="10") as environment:
+            descriptor = int(environment["NRI_PLUGIN_SOCKET"])
+            with test_faults.launching(tmp_path / "nri.sock", gpu_host) as start:
+                start(env=environment, pass_fds=[descriptor], log=log)
+                os.close(descriptor)
+                await other.attached()
+                assert f"process {pair.daemon.pid}, {pair.daemon.control}" in log.read_text()
+                assert "two nri-nvidia are on this node" in log.read_text()
 
     together(body)
 

@@ -4,10 +4,12 @@
 import asyncio
 import os
 import socket
+import time
+import types
 
 import pytest
 
-from nri_nvidia.daemon import watchdog
+from nri_nvidia.daemon import decider, readiness, watchdog
 from nri_nvidia.reasons import Reason
 
 
@@ -53,6 +55,30 @@ async def test_no_ping_while_something_is_wrong(tmp_path, monkeypatch, caplog):
     assert [r.message for r in caplog.records if "stuck" in r.message] == [
         "systemd's watchdog is not told that all is well: a decision is stuck"
     ]
+
+
+@pytest.mark.parametrize(
+    ("ago", "since", "wanted", "deciding", "codes"),
+    [
+        (10, 0.0, True, 0.0, []),
+        (1000, 0.0, True, 0.0, ["connecting-stuck"]),
+        (1000, 7.0, True, 0.0, []),
+        (1000, 0.0, False, 0.0, []),
+        (10, 7.0, True, 3.0, []),
+        (10, 7.0, True, 5.0, ["handler-stuck"]),
+    ],
+)
+def test_what_is_wrong(ago, since, wanted, deciding, codes):
+    """No attempt to register for long, or a decision that takes twice the runtime's limit.
+
+    A daemon that waits for a runtime, or with NRI switched off, is well.
+    """
+    tried = time.monotonic() - ago
+    state = types.SimpleNamespace(
+        connection=decider.Connection(since=since, wanted=wanted, tried=tried),
+        longest_decision=deciding,
+    )
+    assert [reason.code for reason in readiness.hung(state)] == codes
 
 
 def test_a_daemon_gives_signs_of_life(together):
