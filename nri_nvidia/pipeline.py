@@ -225,7 +225,10 @@ def _decide(
 def _as_allocated(
     request: request_model.GpuRequest, allocation: resolve.Allocation, context: Context
 ) -> resolve.Allocation:
-    """Hold a claim against what the kubelet allocated; raises PolicyError for more than that."""
+    """Hold a claim against what the kubelet allocated; raises PolicyError for more than that.
+
+    Raises HostError where nothing that was allocated can be given.
+    """
     if context.allocated is None or not allocation.given or not request.devices:
         return allocation
     allowed = {uuid.lower() for uuid in context.allocated}
@@ -240,6 +243,14 @@ def _as_allocated(
             f"{allotted} to this container",
             hint="request the GPU as a resource: resources.limits nvidia.com/gpu",
             code="not-allocated",
+        )
+    if allowed and not within:
+        # Created without a GPU it would fail later, and nobody would know why.
+        raise errors.HostError(
+            f"{request.variable}=all means what the kubelet allocated to this container, "
+            f"{allotted}, and this node cannot give that",
+            hint="nri-nvidia devices lists what there is; let the device plugin look again",
+            code="allocated-not-there",
         )
     narrowed = Reason(
         code="narrowed-to-allocated",

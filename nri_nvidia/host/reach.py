@@ -26,6 +26,9 @@ def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> error
             code="gpu-not-answering",
         )
     if gpu.node is None and not gpu.nodes:
+        if gpu.minor >= 0:
+            # The kernel lists the GPU, and no character major for it.
+            return unknown_node(f"/dev/nvidia{gpu.minor}", "nvidia")
         return errors.HostError(
             f"{name(gpu, mig)}: the kernel tells no device minor: its file information below "
             "/proc/driver/nvidia/gpus cannot be read or has no line Device Minor",

@@ -76,7 +76,7 @@ def parse(
         devices=named.devices,
         variable=variable,
         legacy_image=legacy,
-        imex_channels=_with_named(named.imex_channels, container, rules),
+        imex_channels=_with_named(named.imex_channels, source, container, rules),
         groups=tuple(dict.fromkeys((*named.groups, *extras.groups(env)))),
         capabilities=frozenset(),
     )
@@ -148,7 +148,7 @@ def _passed_over(
         Reason(
             code="environment-passed-over",
             message=f"{asked[1]}={env[asked[1]]} does not count, since {variable} ask for "
-            f"{', '.join(devices)}",
+            f"{', '.join(devices) or 'no GPU'}",
         )
     ]
 
@@ -331,11 +331,19 @@ def imex_channels(container: containers.Container, rules: policy.RequestPolicy) 
 
 
 def _with_named(
-    named: tuple[str, ...], container: containers.Container, rules: policy.RequestPolicy
+    named: tuple[str, ...],
+    source: model.Source,
+    container: containers.Container,
+    rules: policy.RequestPolicy,
 ) -> tuple[str, ...]:
-    """Give the channels named beside the GPUs, which win over those of a channel further down."""
-    if named and not rules.ignore_imex_channels:
-        return tuple(dict.fromkeys(named))
+    """Give the channels named beside the GPUs, which win over those of a channel further down.
+
+    `none` is none, and what the variable of the channels cannot ask for no other variable can.
+    """
+    nothing = {"none", "all"} if source is model.Source.ENV else {"none"}
+    asked = tuple(name for name in dict.fromkeys(named) if name not in nothing)
+    if asked and not rules.ignore_imex_channels:
+        return asked
     return imex_channels(container, rules)
 
 

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import threading
 
 import pytest
@@ -289,3 +290,12 @@ def test_spec_without_an_end(capsys):
     """What goes on and on is given up, with its name."""
     assert cli.main(["plan", "--host", str(EIGHT), "--spec", "/dev/zero"]) == 1
     assert "/dev/zero" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("devices", ["0", "all"])
+def test_driver_without_a_major(plan, tmp_path, devices):
+    """A GPU that the kernel lists and has no numbers for is told as that, however it is named."""
+    host = shutil.copytree(EIGHT, tmp_path / "host", symlinks=True)
+    (host / "proc/devices").write_text("Character devices:\n  1 mem\n")
+    status, found = plan(*visible(devices), host=host)
+    assert (status, found["reasons"][-1]["code"]) == (1, "kernel-module-not-loaded")

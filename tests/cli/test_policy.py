@@ -263,3 +263,12 @@ def test_who_shares_takes_no_part_in_exclusiveness(decided):
     """A rule can let a container look at GPUs that others hold."""
     settings = "policy.exclusive = true\n" + rule("allow", shares=True)
     assert decided(settings, *POD, *visible("all"), "--held", HELD)[:2] == ("inject", EVERY)
+
+
+@pytest.mark.parametrize("devices", ["all", "ALL", "nvidia.com/gpu=all"])
+def test_allocation_that_is_not_there(decided, devices):
+    """Nothing of it can be given: the container is refused rather than left without a GPU."""
+    decision, gpus, why, found = decided("", *visible(devices), "--allocated", "GPU-gone")
+    assert (decision, gpus, why) == ("error", [], ["allocated-not-there"])
+    assert "GPU-gone" in found["reasons"][0]["message"]
+    assert decided("", *visible(devices), "--allocated", "none")[0] == "ignore"

@@ -87,3 +87,14 @@ def test_huge_version_is_refused():
     """A number of thousands of digits is no version and no crash."""
     parsed = read("CUDA_VERSION=" + "9" * 10000)
     assert parsed.error.code == "invalid-cuda-version"
+
+
+def test_every_channel_cannot_be_asked_for_by_a_variable():
+    """By a CDI name as little as by the channels' own variable; an annotation can (upstream)."""
+    name = "nvidia.com/imex-channel="
+    asked = read(f"NVIDIA_VISIBLE_DEVICES=0,{name}all").request
+    assert (asked.devices, asked.imex_channels) == (("0",), ())
+    asked = read(f"NVIDIA_VISIBLE_DEVICES=0,{name}2,{name}none").request
+    assert asked.imex_channels == ("2",)
+    asked = read(annotations={"cdi.k8s.io/x": f"nvidia.com/gpu=0,{name}all"}).request
+    assert asked.imex_channels == ("all",)
