@@ -18,7 +18,19 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 TARGET = HERE.parent / "nri_nvidia" / "_api"
 SPDX = "# SPDX-License-Identifier: Apache-2.0\n"
-ABOUT = '"""Generated messages and service bases; `protos/generate.py` makes this package."""\n'
+ABOUT = '''"""Generated messages and service bases; `protos/generate.py` makes this package.
+
+When it is imported, the message library looks up its own version, which nobody here asks for. The
+modules that read a package's metadata are a twentieth of the daemon's start and of its memory.
+"""
+
+import sys
+import types
+
+_version = types.ModuleType("betterproto._version")
+_version.__version__ = "not looked up"
+sys.modules.setdefault("betterproto._version", _version)
+'''
 
 
 def generate(directory: pathlib.Path) -> None:

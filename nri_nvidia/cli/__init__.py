@@ -111,9 +111,9 @@ def parser(chosen: Container[str] = VERBS) -> argparse.ArgumentParser:
 def _run(given: list[str]) -> int:
     chosen = next((word for word in given if not word.startswith("-")), "")
     if chosen == "run":
-        # Imports make much and leave no garbage: to look for it takes a tenth of the time to
-        # start. The daemon has it looked for once it serves.
-        gc.disable()
+        # Imports make much that stays: to look through all of it for garbage takes part of the
+        # start, and what is new suffices. The daemon sets this back once it serves.
+        gc.set_threshold(10_000, 1, 100_000)
     options = parser({chosen}).parse_args(given)
     status: int = options.main(options)
     sys.stdout.flush()
