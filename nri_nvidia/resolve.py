@@ -165,7 +165,7 @@ def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> A
                 Reason(
                     code="gpu-left-out",
                     message=f"{_asked(request, *request.devices)}: "
-                    f"{reach.name(item.gpu, item.mig)} is left out: {problem.message}",
+                    f"{reach.left_out(item.gpu, item.mig, problem)}",
                     hint=problem.hint,
                 )
                 for item, problem in problems.items()

@@ -34,7 +34,8 @@ def served(container: containers.Container, *, in_its_place: bool = False) -> Re
                 message="the container's spec already holds our edits",
                 hint="two copies of nri-nvidia on one node? nri-nvidia status shows this one",
             )
-        if posixpath.basename(hook.path) in _OTHER_INJECTORS:
+        # The operator's installer keeps each program as NAME.real beside a script NAME.
+        if posixpath.basename(hook.path).removesuffix(".real") in _OTHER_INJECTORS:
             return Reason(
                 code="other-injector",
                 message=f"the container's spec holds {hook.path}, which gives GPUs by itself; "
@@ -59,7 +60,7 @@ def gpus(container: containers.Container, inventory: host.Inventory) -> tuple[ho
     minors = {
         int(match[1])
         for device in container.devices
-        if device.major < 0 and (match := _GPU_NODE.fullmatch(device.path))
+        if device.major < 0 and (match := _GPU_NODE.fullmatch(posixpath.normpath(device.path)))
     }
     return tuple(
         gpu

@@ -48,6 +48,12 @@ def out_of_reach(gpu: Gpu, mig: MigDevice | None, inventory: Inventory) -> error
     return next((missing_node(node) for node in nodes if not node.exists), None)
 
 
+def left_out(gpu: Gpu, mig: MigDevice | None, problem: errors.Error) -> str:
+    """Say that a GPU or MIG device is not given, with its name once."""
+    called = name(gpu, mig)
+    return f"{called} is left out: {problem.message.removeprefix(f'{called}: ')}"
+
+
 @derived.kept
 def capability_nodes(inventory: Inventory) -> Mapping[str, DeviceNode]:
     """Give the nodes of the MIG tree by their capabilities."""

@@ -75,7 +75,8 @@ def _mount(entry: dict[str, Any]) -> containers.Mount:
 def _device(entry: dict[str, Any]) -> containers.Device:
     return containers.Device(
         path=_text(entry, "path"),
-        type=_text(entry, "type", "") or "c",
+        # `u` is another name of `c` (OCI config-linux.md, mknod(1)).
+        type=(_text(entry, "type", "") or "c").replace("u", "c"),
         major=_number(entry, "major"),
         minor=_number(entry, "minor"),
     )

@@ -299,3 +299,29 @@ def test_driver_without_a_major(plan, tmp_path, devices):
     (host / "proc/devices").write_text("Character devices:\n  1 mem\n")
     status, found = plan(*visible(devices), host=host)
     assert (status, found["reasons"][-1]["code"]) == (1, "kernel-module-not-loaded")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        {"path": "/dev//nvidia2"},
+        {"path": "/dev/nvidia2", "type": "u", "major": 195, "minor": 2},
+        {"path": "/dev/gpu", "type": "c", "major": 195, "minor": 2},
+    ],
+)
+def test_node_in_the_spec_however_it_is_written(plan, tmp_path, device):
+    """A GPU that the spec holds is the container's, so `all` is no further one."""
+    spec = tmp_path / "config.json"
+    spec.write_text(json.dumps({"linux": {"devices": [device]}}))
+    _, found = plan("--spec", str(spec), *visible("all"))
+    assert [gpu["index"] for gpu in found["gpus"]] == [2]
+
+
+@pytest.mark.parametrize("name", ["nvidia-container-runtime-hook", "nvidia-cdi-hook"])
+def test_hooks_of_the_operators_installer(plan, tmp_path, name):
+    """Under the name that the installer gives a program it is no less another injector."""
+    path = f"/usr/local/nvidia/toolkit/{name}.real"
+    spec = tmp_path / "config.json"
+    spec.write_text(json.dumps({"hooks": {"prestart": [{"path": path}]}}))
+    _, found = plan("--spec", str(spec), *visible("all"))
+    assert (found["decision"], found["reasons"][0]["code"]) == ("ignore", "other-injector")

@@ -191,6 +191,7 @@ def test_one_broken_gpu_does_not_hide_the_others(tmp_path, text, place):
     assert codes(everything) == ["gpu-left-out"]
     for word in (f"GPU {place}", bus, "Device Minor"):
         assert word in everything.reasons[0].message
+    assert everything.reasons[0].message.count(bus) == 1
     assert indices(decide(found, *asked(str(healthy[0])))) == healthy[:1]
     for value in (str(place), f"{healthy[0]},{place}"):
         refused = decide(found, *asked(value))
