@@ -131,7 +131,6 @@ class Decider:
         self.connection.trouble = None
         self._noting = True
         self.holdings.begin(holdings.RUNTIME)
-        self._on_registered()
 
     async def unreachable(self, reason: errors.Error) -> None:
         """Keep why there is no connection, for whoever asks."""
@@ -294,6 +293,8 @@ class Decider:
         Containers come and go while this looks. One that was decided over on this connection is
         known to be as the ledger says; of those before, the answer may never have arrived.
         """
+        # Not before: until its Synchronize is answered a runtime does not call a plugin.
+        self._on_registered()
         try:
             await self._compare(existing)
         finally:

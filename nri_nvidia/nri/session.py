@@ -39,6 +39,13 @@ _ABSENT_DELAY = 1.0
 _REFUSED_DELAY = 60.0
 _STANDBY_DELAY = 1.0
 _FIRST_DELAY, _LOST_DELAY, _LONGEST_DELAY = 0.2, 1.0, 30.0
+_BLOCKED = (
+    "if crictl cannot create or remove containers either, the runtime blocks itself: restart it"
+)
+"""containerd 2.1.9 does, seen: a plugin that registers while a pod with containers is removed.
+
+The removal takes its lock for reading twice, and in between a registration waits to write.
+"""
 _SETTLED = 60.0
 """Seconds after which a session counts as having worked, so that back-off begins anew."""
 
@@ -311,7 +318,7 @@ class _Session:
             ) from None
         except TimeoutError:
             raise plugin.HandshakeFailed(
-                f"the runtime did not answer RegisterPlugin within {limit:g} s"
+                f"the runtime did not answer RegisterPlugin within {limit:g} s", hint=_BLOCKED
             ) from None
         except ttrpc_errors.ConnectionLost:
             # When Configure is refused, the runtime may close before it answers this.
@@ -348,7 +355,7 @@ class _Session:
             await link.until(asyncio.wait_for(asyncio.shield(done), limit))
         except TimeoutError:
             raise plugin.HandshakeFailed(
-                f"no {what} came from the runtime within {limit:g} s"
+                f"no {what} came from the runtime within {limit:g} s", hint=_BLOCKED
             ) from None
 
     def _check_configured(self) -> None:

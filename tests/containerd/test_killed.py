@@ -20,7 +20,7 @@ CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 PATIENCE = 120
 ROUNDS = [
     pytest.param(2, 16, id="2"),
-    pytest.param(20, 50, id="20", marks=pytest.mark.long),
+    pytest.param(20, 50, id="20", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
 ]
 
 

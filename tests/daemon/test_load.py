@@ -116,7 +116,10 @@ def held(daemon):
     )
 
 
-@pytest.mark.parametrize("cycles", [100, pytest.param(10_000, id="10000", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "cycles",
+    [100, pytest.param(10_000, id="10000", marks=[pytest.mark.long, pytest.mark.timeout(1800)])],
+)
 def test_nothing_grows(together, cycles):
     """After the first containers neither memory nor descriptors nor threads nor files grow."""
     first = max(cycles // 10, 60)
