@@ -38,16 +38,16 @@ def file(path: str | None) -> str | None:
 def config(path: str | None) -> model.Config:
     """Give the settings of a file, or of the default one if that is there."""
     chosen = file(path)
-    return load.load([load.read(chosen)] if chosen else [])
+    return load.load([] if chosen is None else [load.read(chosen)])
 
 
 def host(settings: model.Config, directory: str | None) -> host_options.Options:
     """Give what to scan: a recorded host, or this one as it is configured."""
     if directory is None:
         return settings.host_options()
-    if not pathlib.Path(directory).is_dir():
+    if not directory or not pathlib.Path(directory).is_dir():
         raise errors.ConfigError(
-            f"--host {directory}: not a directory that can be read",
+            f"--host {directory or repr(directory)}: not a directory that can be read",
             hint="a recorded host is a tree laid out like /, with proc/driver/nvidia in it",
         )
     recorded = host_options.Options.for_recorded(directory)

@@ -35,7 +35,7 @@ def read(path: str) -> Text:
         return Text(name=path, toml=found)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise model.Invalid((f"{path}: {reason}",)) from error
+        raise model.Invalid((f"{path or repr(path)}: {reason}",)) from error
 
 
 @attrs.frozen(kw_only=True)

@@ -26,7 +26,7 @@ def read(path: str) -> dict[str, Any]:
     try:
         spec = json.loads(reading.text(path))
     except OSError as error:
-        raise errors.RequestError(f"{path}: {error.strerror}") from error
+        raise errors.RequestError(f"{path or repr(path)}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise errors.RequestError(f"{path}: not JSON: {error}") from error
     if not isinstance(spec, dict):

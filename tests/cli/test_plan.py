@@ -325,3 +325,12 @@ def test_hooks_of_the_operators_installer(plan, tmp_path, name):
     spec.write_text(json.dumps({"hooks": {"prestart": [{"path": path}]}}))
     _, found = plan("--spec", str(spec), *visible("all"))
     assert (found["decision"], found["reasons"][0]["code"]) == ("ignore", "other-injector")
+
+
+@pytest.mark.parametrize("option", ["--host", "--config", "--spec"])
+def test_empty_path_is_no_default(capsys, option):
+    """A variable of a script that is not set is told as that, not taken for a default."""
+    given = ["plan", *visible("0"), option, ""]
+    assert cli.main(given if option == "--host" else [*given, "--host", str(EIGHT)]) in {1, 2}
+    said = capsys.readouterr()
+    assert (said.out, "''" in said.err) == ("", True)
