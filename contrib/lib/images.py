@@ -35,12 +35,11 @@ LEFT_OUT = {
     "debianutils",
     "debconf",
     "libc-gconv-modules-extra",
-    "mesa-libgallium",  # libgbm.so.1 needs it for GPUs that are not NVIDIA's only
 }
-"""What Debian's packages depend on, and their libraries can be loaded without."""
+"""What Debian's packages depend on for their installation only."""
 # What the driver's libraries load beside each other and libc, by the packages of Debian 13.
 DRIVER_NEEDS = (
-    "libx11-6", "libxext6", "libxcb1", "libssl3t64", "libdrm2", "libgbm1", "libwayland-client0",
+    "libx11-6", "libxext6", "libxcb1", "libssl3t64", "libdrm2", "libwayland-client0",
     "libwayland-server0", "libvdpau1", "libtirpc3t64", "libglvnd0", "ocl-icd-libopencl1",
 )  # fmt: skip
 SHELL = ("bash", "dash", "coreutils", "grep", "libc-bin", "libgcc-s1", "libstdc++6")
