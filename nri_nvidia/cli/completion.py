@@ -11,9 +11,9 @@ from nri_nvidia.install import model
 
 LICENCE = "# SPDX-License-Identifier: Apache-2.0"
 PLACES = {
-    "bash": "bash-completion/completions/nri-nvidia",
-    "fish": "fish/vendor_completions.d/nri-nvidia.fish",
-    "zsh": "zsh/site-functions/_nri-nvidia",
+    "bash": "/usr/local/share/bash-completion/completions/nri-nvidia",
+    "fish": "/etc/fish/completions/nri-nvidia.fish",
+    "zsh": "/usr/local/share/zsh/site-functions/_nri-nvidia",
 }
 MADE = "# Made by `nri-nvidia completion`."
 
@@ -32,8 +32,7 @@ def main(options: argparse.Namespace) -> int:
 def files() -> tuple[model.File, ...]:
     """Give the scripts where each shell looks for what the administrator adds."""
     return tuple(
-        model.File(path=f"/usr/local/share/{place}", content=script(shell).encode())
-        for shell, place in PLACES.items()
+        model.File(path=place, content=script(shell).encode()) for shell, place in PLACES.items()
     )
 
 

@@ -42,11 +42,16 @@ def main(options: argparse.Namespace) -> int:
     if live and unit and service.booted():
         service.call("disable", "--now", model.UNIT)
     apply.uninstall(there, todo)
+    stays: list[str] = []
     if live:
         if service.booted():
             service.call("daemon-reload")
-        output.print_lines(state.remove())
+        stays = state.remove()
     output.print_lines(
-        [f"removed nri-nvidia {todo.before.version}", *(f"{path}: left" for path in todo.stays)]
+        [
+            f"removed nri-nvidia {todo.before.version}",
+            *(f"{path}: left" for path in todo.stays),
+            *stays,
+        ]
     )
     return 0

@@ -13,7 +13,7 @@ def place_release(there: tree.Tree, todo: steps.Installation) -> None:
     then it is as the manifest says.
     """
     paths = [model.MANIFEST, f"{todo.release.directory}/x", *(each.path for each in todo.writes)]
-    made = {*todo.before.directories, *there.missing(paths)}
+    made = {*there.manifest().directories, *there.missing(paths)}
     planned = [tree.entry(each) for each in todo.writes if not there.now(each.path)]
     before = tree.added(attrs.evolve(todo.before, directories=tuple(made)), planned)
     there.write_manifest(before)

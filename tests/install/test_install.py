@@ -13,7 +13,8 @@ import pytest
 import nri_nvidia
 from nri_nvidia import cli
 from nri_nvidia.config import load
-from nri_nvidia.install import model
+from nri_nvidia.install import apply, environment, model, steps
+from nri_nvidia.install import tree as trees
 
 SETTINGS = model.SETTINGS.lstrip("/")
 UNIT = "etc/systemd/system/nri-nvidia.service"
@@ -303,3 +304,30 @@ def test_config_prints_an_import(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["settings"] == {"request.disable_require": True}
     assert [each["key"] for each in told["left"]] == ["nvidia-ctk.path"]
+
+
+def test_release_that_did_not_run_goes_with_the_rest(root, monkeypatch):
+    """After upgrades of which one was taken back and one refused, removal leaves nothing still."""
+    before = tree(root)
+    there = trees.Tree(str(root))
+    settings = model.File(path=model.SETTINGS, content=b"")
+
+    def begin(version):
+        monkeypatch.setattr("nri_nvidia.__version__", version)
+        release = environment.release("")
+        todo = steps.install(there, release, steps.wanted(settings, release, (), "/etc"))
+        apply.place_release(there, todo)
+        return todo
+
+    for version in ("1", "2"):
+        todo = begin(version)
+        apply.install(there, todo)
+        apply.tidy(there, todo)
+    failing = begin("3")
+    apply.install(there, failing)
+    apply.go_back(there, failing)
+    assert release(root).name == todo.release.name
+    begin("4")
+    assert len(list((root / "opt/nri-nvidia/releases").iterdir())) == 3
+    apply.uninstall(there, steps.uninstall(there))
+    assert tree(root) - before == {"etc/nri-nvidia", SETTINGS}
