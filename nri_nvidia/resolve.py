@@ -6,19 +6,17 @@ from collections.abc import Iterable
 
 import attrs
 
-from nri_nvidia import errors
+from nri_nvidia import errors, refusals
 from nri_nvidia.host import model as host
 from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import model as request_model
-from nri_nvidia.request import names, parse
+from nri_nvidia.request import names
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _MIG_INDEX = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _MIG_PATH = re.compile(r"(?i:MIG-)((?i:GPU-)[0-9A-Fa-f-]+)/([0-9]{1,9})/([0-9]{1,9})")
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.[0-7]")
-_MIN_PREFIX_DIGITS = 8
-_MOST_LISTED = 16
 _MOST_DEVICES = 1024  # more than any node has; other containers wait meanwhile
 
 
@@ -63,7 +61,7 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
         if everything or nothing:
             return _without_hardware(request, inventory)
         raise errors.RequestError(
-            f"{_asked(request, request.devices[0])}: this node has no NVIDIA GPU",
+            f"{refusals.asked(request, request.devices[0])}: this node has no NVIDIA GPU",
             hint="run the container on a node that has one",
             code="no-gpu-on-node",
         )
@@ -103,8 +101,8 @@ def _not_apart(
     return (
         Reason(
             code="gpus-not-apart",
-            message=f"{_asked(request, *request.devices)}: in WSL /dev/dxg stands for all GPUs: "
-            f"the container can use GPU {','.join(map(str, others))} too",
+            message=f"{refusals.asked(request, *request.devices)}: in WSL /dev/dxg stands for all "
+            f"GPUs: the container can use GPU {','.join(map(str, others))} too",
             hint="let the program choose: CUDA_VISIBLE_DEVICES",
         ),
     )
@@ -119,8 +117,8 @@ def _without_hardware(request: request_model.GpuRequest, inventory: host.Invento
         reasons=(
             Reason(
                 code="no-gpu-on-node",
-                message=f"{_asked(request, *request.devices or ('none',))}: this node has no "
-                "NVIDIA GPU, so there is nothing to give",
+                message=f"{refusals.asked(request, *request.devices or ('none',))}: this node has "
+                "no NVIDIA GPU, so there is nothing to give",
             ),
         ),
     )
@@ -128,7 +126,7 @@ def _without_hardware(request: request_model.GpuRequest, inventory: host.Invento
 
 def require_driver(request: request_model.GpuRequest, inventory: host.Inventory) -> None:
     """Raise HostError unless the kernel module is loaded and the driver's files match it."""
-    asked = _asked(request, *request.devices or ("none",))
+    asked = refusals.asked(request, *request.devices or ("none",))
     if not inventory.driven:
         raise errors.HostError(
             f"{asked}: the NVIDIA driver is not loaded on this node",
@@ -147,7 +145,7 @@ def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> A
     found = []
     for gpu in inventory.usable:
         if gpu.mig_enabled and not gpu.mig_devices:
-            _require_nvml(request, request.devices[0], inventory)
+            refusals.require_nvml(request, request.devices[0], inventory)
         if gpu.mig_enabled:
             found += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
         else:
@@ -164,7 +162,7 @@ def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> A
             reasons=tuple(
                 Reason(
                     code="gpu-left-out",
-                    message=f"{_asked(request, *request.devices)}: "
+                    message=f"{refusals.asked(request, *request.devices)}: "
                     f"{reach.left_out(item.gpu, item.mig, problem)}",
                     hint=problem.hint,
                 )
@@ -182,7 +180,7 @@ def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> A
         else "the driver sees none"
     )
     raise errors.HostError(
-        f"{_asked(request, *request.devices)}: no GPU of this node can be given: {why}",
+        f"{refusals.asked(request, *request.devices)}: no GPU of this node can be given: {why}",
         hint="nri-nvidia devices shows them; dmesg shows what the driver said",
         code="no-usable-gpu",
     )
@@ -192,12 +190,12 @@ def _find(request: request_model.GpuRequest, device: str, inventory: host.Invent
     """Find one id. A CDI name of our own kind is the id in it."""
     text = names.plain(device)
     if _INDEX.fullmatch(text):
-        _require_order(request, device, inventory)
+        refusals.require_order(request, device, inventory)
         for gpu in inventory.usable:
             if gpu.index == int(text):
                 return Assigned(gpu=gpu)
     elif match := _MIG_INDEX.fullmatch(text):
-        _require_order(request, device, inventory)
+        refusals.require_order(request, device, inventory)
         return _mig_by_index(request, device, (int(match[1]), int(match[2])), inventory)
     elif match := _MIG_PATH.fullmatch(text):
         path = (match[1], int(match[2]), int(match[3]))
@@ -213,7 +211,7 @@ def _find(request: request_model.GpuRequest, device: str, inventory: host.Invent
                 return _unless_excluded(request, device, gpu)
     elif text.lower() in {gpu.uuid.lower() for gpu in inventory.usable}:
         return _gpu_by_uuid(request, device, text, inventory)  # Orin's has no prefix
-    raise _unknown(request, device, inventory)
+    raise refusals.unknown(request, device, inventory)
 
 
 def _gpu_by_uuid(
@@ -222,24 +220,24 @@ def _gpu_by_uuid(
     named = [gpu for gpu in inventory.gpus if gpu.uuid]
     matches = _by_uuid(text, [gpu.uuid for gpu in named])
     if len(matches) > 1:
-        raise _ambiguous(request, device, matches)
+        raise refusals.ambiguous(request, device, matches)
     for gpu in named:
         if gpu.uuid in matches:
             return _unless_excluded(request, device, gpu)
-    raise _unknown(request, device, inventory)
+    raise refusals.unknown(request, device, inventory)
 
 
 def _mig_by_uuid(
     request: request_model.GpuRequest, device: str, text: str, inventory: host.Inventory
 ) -> Assigned:
-    _require_nvml(request, device, inventory)
-    migs = {mig.uuid: Assigned(gpu=gpu, mig=mig) for gpu, mig in _mig_devices(inventory)}
+    refusals.require_nvml(request, device, inventory)
+    migs = {mig.uuid: Assigned(gpu=gpu, mig=mig) for gpu, mig in refusals.mig_devices(inventory)}
     matches = _by_uuid(text, migs)
     if len(matches) > 1:
-        raise _ambiguous(request, device, matches)
+        raise refusals.ambiguous(request, device, matches)
     if matches:
         return migs[matches[0]]
-    raise _unknown_mig(request, device, inventory)
+    raise refusals.unknown_mig(request, device, inventory)
 
 
 def _mig_by_index(
@@ -248,11 +246,11 @@ def _mig_by_index(
     place: tuple[int, int],
     inventory: host.Inventory,
 ) -> Assigned:
-    _require_nvml(request, device, inventory)
-    for gpu, mig in _mig_devices(inventory):
+    refusals.require_nvml(request, device, inventory)
+    for gpu, mig in refusals.mig_devices(inventory):
         if (gpu.index, mig.index) == place:
             return Assigned(gpu=gpu, mig=mig)
-    raise _unknown_mig(request, device, inventory)
+    raise refusals.unknown_mig(request, device, inventory)
 
 
 def _mig_by_path(
@@ -261,24 +259,19 @@ def _mig_by_path(
     path: tuple[str, int, int],
     inventory: host.Inventory,
 ) -> Assigned:
-    _require_nvml(request, device, inventory)
+    refusals.require_nvml(request, device, inventory)
     uuid, gi, ci = path
-    for gpu, mig in _mig_devices(inventory):
+    for gpu, mig in refusals.mig_devices(inventory):
         if gpu.uuid.lower() == uuid.lower() and (mig.gi, mig.ci) == (gi, ci):
             return Assigned(gpu=gpu, mig=mig)
-    raise _unknown_mig(request, device, inventory)
-
-
-def _mig_devices(inventory: host.Inventory) -> Iterable[tuple[host.Gpu, host.MigDevice]]:
-    return ((gpu, mig) for gpu in inventory.usable for mig in gpu.mig_devices)
+    raise refusals.unknown_mig(request, device, inventory)
 
 
 def _by_uuid(text: str, uuids: Iterable[str]) -> list[str]:
     """Give the UUIDs that a text means: the equal one, else those that begin with it."""
     known = list(uuids)
     equal = [uuid for uuid in known if uuid.lower() == text.lower()]
-    digits = sum(character in "0123456789abcdef" for character in text[4:].lower())
-    if equal or digits < _MIN_PREFIX_DIGITS:
+    if equal or refusals.is_too_short(text):
         return equal
     return [uuid for uuid in known if uuid.lower().startswith(text.lower())]
 
@@ -296,105 +289,8 @@ def _in_order(found: Iterable[Assigned]) -> tuple[Assigned, ...]:
 def _unless_excluded(request: request_model.GpuRequest, device: str, gpu: host.Gpu) -> Assigned:
     if gpu.excluded:
         raise errors.RequestError(
-            f"{_asked(request, device)}: the driver excludes this GPU ({gpu.bus_id})",
+            f"{refusals.asked(request, device)}: the driver excludes this GPU ({gpu.bus_id})",
             hint="the module option NVreg_ExcludedGpus lists what is excluded",
             code="gpu-excluded",
         )
     return Assigned(gpu=gpu)
-
-
-def _require_order(
-    request: request_model.GpuRequest, device: str, inventory: host.Inventory
-) -> None:
-    if inventory.nvml_state == "mismatch":
-        raise errors.HostError(
-            f"{_asked(request, device)}: NVML and the kernel count this node's GPUs in different "
-            "orders, so an index could mean the wrong one",
-            hint="ask by UUID; nri-nvidia devices lists them",
-            code="index-ambiguous",
-        )
-
-
-def _require_nvml(
-    request: request_model.GpuRequest, device: str, inventory: host.Inventory
-) -> None:
-    if inventory.nvml_state == "absent":
-        raise errors.HostError(
-            f"{_asked(request, device)}: NVML has not answered, and MIG devices are known from "
-            "it alone",
-            hint="try again; nri-nvidia devices says what NVML answers",
-            code="nvml-not-available",
-        )
-
-
-def _asked(request: request_model.GpuRequest, *devices: str) -> str:
-    separator = "=" if request.source is request_model.Source.ENV else ": "
-    return f"{request.variable}{separator}{','.join(devices)}"
-
-
-def _unknown(
-    request: request_model.GpuRequest, device: str, inventory: host.Inventory
-) -> errors.RequestError:
-    if device == parse.MOUNT_ROOT:
-        return errors.RequestError(
-            f"{_asked(request, device)}: the devices are named by mounts below it, and none of "
-            "them is accepted on this node, or there is none",
-            hint="set request.accept_volume_mounts = true; the device plugin's strategy "
-            "volume-mounts makes the mounts",
-            code="volume-mounts-not-accepted",
-        )
-    have = _ranges(inventory) if _INDEX.fullmatch(names.plain(device)) else _named(inventory)
-    return errors.RequestError(
-        f"{_asked(request, device)}: no such GPU; this node has {have}",
-        hint="nri-nvidia devices lists them",
-        code="no-such-gpu",
-    )
-
-
-def _unknown_mig(
-    request: request_model.GpuRequest, device: str, inventory: host.Inventory
-) -> errors.RequestError:
-    known = [f"{gpu.index}:{mig.index} ({mig.uuid})" for gpu, mig in _mig_devices(inventory)]
-    return errors.RequestError(
-        f"{_asked(request, device)}: no such MIG device; this node has {_few(known) or 'none'}",
-        hint="nri-nvidia devices lists them",
-        code="no-such-mig-device",
-    )
-
-
-def _ambiguous(
-    request: request_model.GpuRequest, device: str, matches: list[str]
-) -> errors.RequestError:
-    return errors.RequestError(
-        f"{_asked(request, device)}: begins more than one UUID: {', '.join(matches)}",
-        hint="write more digits",
-        code="ambiguous-uuid",
-    )
-
-
-def _named(inventory: host.Inventory) -> str:
-    """Write the GPUs that exist with the beginnings of their UUIDs: `0 (GPU-836c0c09), 1 (…)`."""
-    named = [
-        f"{gpu.index} ({gpu.uuid[: len('GPU-') + _MIN_PREFIX_DIGITS] or gpu.bus_id})"
-        for gpu in inventory.usable
-    ]
-    return _few(named) or _ranges(inventory)
-
-
-def _few(entries: list[str]) -> str:
-    more = f" and {len(entries) - _MOST_LISTED} more" if len(entries) > _MOST_LISTED else ""
-    return ", ".join(entries[:_MOST_LISTED]) + more
-
-
-def _ranges(inventory: host.Inventory) -> str:
-    """Write the indices that exist, e.g. `0-7`, `0,2-3`, `no GPU that can be given`."""
-    indices = [gpu.index for gpu in inventory.usable]
-    if not indices:
-        return "no GPU that can be given"
-    groups: list[list[int]] = []
-    for index in indices:
-        if groups and index == groups[-1][-1] + 1:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return ",".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)

@@ -77,6 +77,18 @@ def test_what_is_no_gpu(text):
     assert text in error.message
 
 
+@pytest.mark.parametrize(
+    "text", ["GPU-33c0ffe", "GPU-33c0", "nvidia.com/gpu=GPU-33c0ffe", "MIG-33c0"]
+)
+def test_a_beginning_that_is_too_short_says_what_is_needed(text):
+    """Seven hex digits of a UUID that exists name no device, and the sentence says how many do."""
+    assert (
+        "at least its first 8 hex digits are needed"
+        in refusal(attrs.evolve(EIGHT, nvml_state="ok"), text).message
+    )
+    assert "hex digits" not in refusal(EIGHT, "GPU-99999999").message
+
+
 def test_beginning_of_two_uuids_is_ambiguous():
     """A beginning that two UUIDs share is refused with both."""
     twins = [

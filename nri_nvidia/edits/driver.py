@@ -102,7 +102,7 @@ def _build(
                 kept.append(winner)
             elif destination not in edits:
                 edits[destination] = _mount(file, destination)
-    noted = (*_kept(kept), *_vulkan(wanted))
+    noted = (*_kept(kept), *_vulkan(wanted), *_without_nvml(wanted, capabilities, inventory))
     return model.ContainerEdits(mounts=tuple(edits.values())), noted
 
 
@@ -201,7 +201,7 @@ def _require_cuda(
     """Raise HostError where a container that computes would be given a driver without libcuda."""
     if request_model.Capability.COMPUTE not in capabilities:
         return
-    gap = next((p for p in inventory.problems if _is_about_cuda(p)), None)
+    gap = _gap("libcuda", inventory)
     if gap and not any("libcuda.so.1" in file.names for file in wanted):
         raise errors.HostError(
             f"compute is asked for, and {gap.message}",
@@ -210,9 +210,34 @@ def _require_cuda(
         )
 
 
-def _is_about_cuda(problem: host.Problem) -> bool:
-    codes = {"driver-incomplete", "driver-library-damaged"}
-    return problem.code in codes and problem.message.startswith("libcuda ")
+def _without_nvml(
+    wanted: Iterable[host.DriverFile],
+    capabilities: frozenset[request_model.Capability],
+    inventory: host.Inventory,
+) -> Iterator[Reason]:
+    """Say where nvidia-smi and what else asks NVML will not run; programs can still compute."""
+    gap = _gap("libnvidia-ml", inventory)
+    if not gap or request_model.Capability.UTILITY not in capabilities:
+        return
+    if not any("libnvidia-ml.so.1" in file.names for file in wanted):
+        yield Reason(
+            code=gap.code,
+            message=f"utility is asked for, and {gap.message}: nvidia-smi will not run",
+            hint=gap.hint,
+        )
+
+
+def _gap(library: str, inventory: host.Inventory) -> host.Problem | None:
+    """Give the problem that says why a library is not among the driver's files."""
+    codes = {"driver-incomplete", "driver-library-missing", "driver-library-damaged"}
+    return next(
+        (
+            problem
+            for problem in inventory.problems
+            if problem.code in codes and problem.message.startswith(f"{library} ")
+        ),
+        None,
+    )
 
 
 def _destinations(file: host.DriverFile, library_dir: str) -> Iterator[str]:

@@ -287,6 +287,11 @@ def test_a_half_filled_driver_root(tree, there):
     if not decided.created:
         assert problem.message in decided.reasons[-1].message
         assert "NVIDIA_DRIVER_CAPABILITIES=utility" in decided.reasons[-1].hint
+    else:
+        assert f"utility is asked for, and {problem.message}" in decided.reasons[-1].message
+        assert decided.reasons[-1].code == problem.code
+        quiet = harness.decide(found, *harness.asked("0", harness.capable("compute")))
+        assert problem.code not in harness.codes(quiet)
     assert harness.decide(
         found, *harness.asked("0", harness.capable("utility"))
     ).created == (there == "libnvidia-ml")  # fmt: skip

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a device that a container names cannot be given: what was asked, and what there is."""
+
+import re
+from collections.abc import Iterable
+
+from nri_nvidia import errors
+from nri_nvidia.host import model as host
+from nri_nvidia.request import model as request_model
+from nri_nvidia.request import names, parse
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+_BEGINNING = re.compile(r"(?i:GPU|MIG|MIG-GPU)-[0-9A-Fa-f-]*")
+_MIN_PREFIX_DIGITS = 8
+_MOST_LISTED = 16
+
+
+def is_too_short(text: str) -> bool:
+    """Tell that what follows `GPU-` or `MIG-` has too few hex digits to be a UUID's beginning."""
+    digits = sum(character in "0123456789abcdef" for character in text[4:].lower())
+    return digits < _MIN_PREFIX_DIGITS
+
+
+def _short(device: str) -> str:
+    """Say how much of a UUID is needed, where less was written."""
+    text = names.plain(device)
+    if not (_BEGINNING.fullmatch(text) and is_too_short(text)):
+        return ""
+    return f": of a UUID at least its first {_MIN_PREFIX_DIGITS} hex digits are needed"
+
+
+def mig_devices(inventory: host.Inventory) -> Iterable[tuple[host.Gpu, host.MigDevice]]:
+    """Give each MIG device with its GPU."""
+    return ((gpu, mig) for gpu in inventory.usable for mig in gpu.mig_devices)
+
+
+def require_order(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> None:
+    """Raise HostError where an index could mean another GPU."""
+    if inventory.nvml_state == "mismatch":
+        raise errors.HostError(
+            f"{asked(request, device)}: NVML and the kernel count this node's GPUs in different "
+            "orders, so an index could mean the wrong one",
+            hint="ask by UUID; nri-nvidia devices lists them",
+            code="index-ambiguous",
+        )
+
+
+def require_nvml(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> None:
+    """Raise HostError where MIG devices cannot be known."""
+    if inventory.nvml_state == "absent":
+        raise errors.HostError(
+            f"{asked(request, device)}: NVML has not answered, and MIG devices are known from "
+            "it alone",
+            hint="try again; nri-nvidia devices says what NVML answers",
+            code="nvml-not-available",
+        )
+
+
+def asked(request: request_model.GpuRequest, *devices: str) -> str:
+    """Write what was asked as its author did: `NVIDIA_VISIBLE_DEVICES=0,2`."""
+    separator = "=" if request.source is request_model.Source.ENV else ": "
+    return f"{request.variable}{separator}{','.join(devices)}"
+
+
+def unknown(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> errors.RequestError:
+    """Say that there is no such GPU, and which there are."""
+    if device == parse.MOUNT_ROOT:
+        return errors.RequestError(
+            f"{asked(request, device)}: the devices are named by mounts below it, and none of "
+            "them is accepted on this node, or there is none",
+            hint="set request.accept_volume_mounts = true; the device plugin's strategy "
+            "volume-mounts makes the mounts",
+            code="volume-mounts-not-accepted",
+        )
+    have = _ranges(inventory) if _INDEX.fullmatch(names.plain(device)) else _named(inventory)
+    return errors.RequestError(
+        f"{asked(request, device)}: no such GPU{_short(device)}; this node has {have}",
+        hint="nri-nvidia devices lists them",
+        code="no-such-gpu",
+    )
+
+
+def unknown_mig(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> errors.RequestError:
+    """Say that there is no such MIG device, and which there are."""
+    known = [f"{gpu.index}:{mig.index} ({mig.uuid})" for gpu, mig in mig_devices(inventory)]
+    return errors.RequestError(
+        f"{asked(request, device)}: no such MIG device{_short(device)}; "
+        f"this node has {_few(known) or 'none'}",
+        hint="nri-nvidia devices lists them",
+        code="no-such-mig-device",
+    )
+
+
+def ambiguous(
+    request: request_model.GpuRequest, device: str, matches: list[str]
+) -> errors.RequestError:
+    """Say that the beginning of a UUID is that of several."""
+    return errors.RequestError(
+        f"{asked(request, device)}: begins more than one UUID: {', '.join(matches)}",
+        hint="write more digits",
+        code="ambiguous-uuid",
+    )
+
+
+def _named(inventory: host.Inventory) -> str:
+    """Write the GPUs that exist with the beginnings of their UUIDs: `0 (GPU-836c0c09), 1 (…)`."""
+    named = [
+        f"{gpu.index} ({gpu.uuid[: len('GPU-') + _MIN_PREFIX_DIGITS] or gpu.bus_id})"
+        for gpu in inventory.usable
+    ]
+    return _few(named) or _ranges(inventory)
+
+
+def _few(entries: list[str]) -> str:
+    more = f" and {len(entries) - _MOST_LISTED} more" if len(entries) > _MOST_LISTED else ""
+    return ", ".join(entries[:_MOST_LISTED]) + more
+
+
+def _ranges(inventory: host.Inventory) -> str:
+    """Write the indices that exist, e.g. `0-7`, `0,2-3`, `no GPU that can be given`."""
+    indices = [gpu.index for gpu in inventory.usable]
+    if not indices:
+        return "no GPU that can be given"
+    groups: list[list[int]] = []
+    for index in indices:
+        if groups and index == groups[-1][-1] + 1:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return ",".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
