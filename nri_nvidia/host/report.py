@@ -2,7 +2,8 @@
 """What NVML said, as a document and as values.
 
 The document is written by `nvml.py` in a process of its own and may be written by hand for a
-recorded host, so it is read strictly: each wrong place is named.
+recorded host, so each wrong place is named. One in a GPU is that GPU's alone; what is not known is
+another version's, and passed over.
 """
 
 import json
@@ -50,7 +51,10 @@ class ReportGpu:
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """One answer of NVML. `errors` are sentences about GPUs which it could not describe."""
+    """One answer of NVML.
+
+    `errors` are sentences, `GPU 3: why`, about GPUs that it could not describe, or not rightly.
+    """
 
     driver_version: str
     cuda_version: str = ""
@@ -61,7 +65,8 @@ class Report:
 def parse(text: str | bytes) -> Report:
     """Read a document.
 
-    Raises HostError with the code `nvml-document`, which names the first wrong place.
+    A GPU that is described wrongly becomes a sentence in `errors`. Raises HostError with the code
+    `nvml-document`, which names the first wrong place elsewhere.
     """
     if len(text) > LIMIT:
         raise _error("document", f"is longer than {LIMIT} bytes")
@@ -71,14 +76,19 @@ def parse(text: str | bytes) -> Report:
     except (ValueError, RecursionError) as error:
         raise _error("document", f"is no JSON: {error}") from None
     fields = _Fields(document, "document")
-    errors = fields.array("errors")
+    errors = [_text(e, f"errors[{at}]") for at, e in enumerate(fields.array("errors"))]
+    gpus: list[ReportGpu] = []
+    for at, value in enumerate(fields.array("gpus", True)):
+        try:
+            gpus.append(_gpu(value, f"gpus[{at}]"))
+        except HostError as error:
+            errors.append(f"GPU {_index(value, at)}: {error.message}")
     report = Report(
         driver_version=fields.text("driver_version", required=True),
         cuda_version=fields.text("cuda_version"),
-        gpus=tuple(_gpu(g, f"gpus[{at}]") for at, g in enumerate(fields.array("gpus", True))),
-        errors=tuple(_text(e, f"errors[{at}]") for at, e in enumerate(errors)),
+        gpus=tuple(gpus),
+        errors=tuple(errors),
     )
-    fields.close()
     _unique("gpus", "index", [gpu.index for gpu in report.gpus])
     _unique("gpus", "uuid", [gpu.uuid for gpu in report.gpus])
     _unique("gpus", "bus_id", [gpu.bus_id for gpu in report.gpus])
@@ -103,7 +113,6 @@ def _gpu(value: Any, where: str) -> ReportGpu:
     )
     if not gpu.bus_id and gpu.uuid.startswith("GPU-"):
         raise _error(f"{where}.bus_id", "is no PCI address like 00000000:07:00.0")
-    fields.close()
     _unique(f"{where}.mig_devices", "index", [device.index for device in gpu.mig_devices])
     _unique(f"{where}.mig_devices", "uuid", [device.uuid for device in gpu.mig_devices])
     return gpu
@@ -111,7 +120,7 @@ def _gpu(value: Any, where: str) -> ReportGpu:
 
 def _mig(value: Any, where: str) -> MigDevice:
     fields = _Fields(value, where)
-    device = MigDevice(
+    return MigDevice(
         index=fields.number("index", required=True),
         uuid=_matching(fields.text("uuid", required=True), _MIG_UUID, f"{where}.uuid"),
         gi=fields.number("gi", required=True),
@@ -120,17 +129,23 @@ def _mig(value: Any, where: str) -> MigDevice:
         memory_bytes=fields.number("memory_bytes"),
         gfx=fields.truth("gfx"),
     )
-    fields.close()
-    return device
+
+
+def _index(value: Any, place: int) -> int:
+    """Give the index that a GPU says of itself, else its place in the list."""
+    said = value.get("index") if isinstance(value, Mapping) else None
+    if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
+        return said
+    return place
 
 
 class _Fields:
-    """An object of the document, emptied key by key; what is left over is unknown."""
+    """An object of the document, read key by key."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, Mapping):
             raise _error(where, "is no object")
-        self._left = dict(value)
+        self._values = value
         self._where = where
 
     def text(self, key: str, *, required: bool = False) -> str:
@@ -154,14 +169,10 @@ class _Fields:
             raise _error(self._at(key), "is no array")
         return value
 
-    def close(self) -> None:
-        for key in self._left:
-            raise _error(self._at(key), "is not a key of this document")
-
     def _take(self, key: str, default: Any, required: bool) -> Any:
-        if key not in self._left and required:
+        if key not in self._values and required:
             raise _error(self._at(key), "is missing")
-        return self._left.pop(key, default)
+        return self._values.get(key, default)
 
     def _at(self, key: str) -> str:
         return f"{self._where}.{key}" if self._where != "document" else key

@@ -16,6 +16,8 @@ from nri_nvidia import errors
 GPU_KINDS = frozenset({"nvidia.com/gpu", "runtime.nvidia.com/gpu"})
 """What NVIDIA's specifications and its runtime call a GPU; here both are the same."""
 MANAGEMENT_KIND = "management.nvidia.com/gpu"
+NO_GPU = "nvidia.com/gpu=none"
+"""The driver's files and no GPU."""
 _RUNTIME_KIND = "runtime.nvidia.com/gpu"
 _OWN_VENDORS = ("nvidia.com", ".nvidia.com")
 _QUALIFIED = re.compile(

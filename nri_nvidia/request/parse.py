@@ -223,7 +223,8 @@ def _from_annotations(
 ) -> _Channel | None:
     """Read the container's CDI annotations, by which the kubelet hands on what was allocated.
 
-    A pod's own are its author's, and do not count. Names of other vendors are the runtime's.
+    A pod's own are its author's, and do not count. Names of other vendors are the runtime's. The
+    keyword `none` means the CDI name, as every id without a kind does there (toolkit, mode cdi).
     """
     prefixes = rules.annotation_prefixes
     keys = sorted(key for key in container.annotations if key.startswith(prefixes))
@@ -233,7 +234,7 @@ def _from_annotations(
         if container.pod_annotations.get(key) != value:
             for name in map(str.strip, value.split(",")):
                 if not names.is_foreign(name):
-                    found.setdefault(name, key)
+                    found.setdefault(names.NO_GPU if name == "none" else name, key)
     if not found:
         return None
     variable = f"annotation {next(iter(found.values()))}"

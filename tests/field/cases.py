@@ -99,7 +99,7 @@ CASES: Final[dict[str, str]] = {
     "FC-087": "now; a node that may be made is made, and then counts",
     "FC-088": "now",
     "FC-089": "now; with --apply the change that was shown is made, and --undo takes it back",
-    "FC-090": "now; containers that compute and have a GPU by policy get it, as in NVIDIA's stack",
+    "FC-090": "now; containers that compute get it, as in NVIDIA's stack: there is no switch of its own",
     "FC-091": "now",
     "FC-092": "now",
     "FC-093": "not ours: a text; the README says what happens while the daemon is away",

@@ -2,6 +2,7 @@
 """Field cases: clients beyond NRI, engines' configurations, MPS, SELinux's labels."""
 
 import errno
+import importlib
 import json
 import os
 import tempfile
@@ -100,6 +101,7 @@ def test_a_user_generates_for_his_own_engine(capsys):
             generated(capsys, host, "--output", f"{own}/")
         finally:
             os.seteuid(0)
+            importlib.invalidate_caches()  # of directories that this user may not list
         (written,) = own.iterdir()
         assert (written.stat().st_uid, json.loads(written.read_text())) == (user, printed)
         assert files(host) == before

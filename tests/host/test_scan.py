@@ -249,6 +249,22 @@ def test_wrong_recorded_document_is_a_problem(tree):
     assert "nvml-document" in codes(found)
 
 
+def test_a_gpu_that_a_recorded_document_describes_wrongly(tree):
+    """What is wrong is that GPU's problem, by which it is not given; the other is as ever."""
+    uuids = [f"GPU-836c0c09-2b1d-4d5a-9b7e-{number:012}" for number in (0, 1)]
+    tree.module("550.163.01")
+    for number, uuid in enumerate(uuids):
+        tree.gpu(f"0000:0{number + 7}:00.0", number, uuid)
+    whole = {"index": 0, "uuid": uuids[0], "minor": 0, "bus_id": "00000000:07:00.0", "new": 1}
+    broken = {"index": 1, "minor": 1, "bus_id": "00000000:08:00.0"}
+    tree.put("/nvml.json", json.dumps({"driver_version": "550.163.01", "gpus": [whole, broken]}))
+    found = tree.scan()
+    assert found.nvml_state == "ok"
+    assert [gpu.problem for gpu in found.gpus] == [
+        "", "NVML cannot describe it: NVML document: gpus[1].uuid is missing",
+    ]  # fmt: skip
+
+
 def test_nvml_of_another_version_is_told(tree):
     """NVML of a library that does not fit the module is not taken silently."""
     tree.module("550.163.01")

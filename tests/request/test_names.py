@@ -58,6 +58,14 @@ def test_cdi_names_on_every_channel(kind, device):
     assert {plan.decision for plan in plans} == {pipeline.Decision.INJECT}
 
 
+@pytest.mark.parametrize("value", ["none", "nvidia.com/gpu=none", "none,nvidia.com/gpu=3"])
+def test_none_in_an_annotation_is_the_cdi_name(value):
+    """An id without a kind is one of NVIDIA's GPUs there: the driver's files, and no GPU."""
+    plan = decide(annotations={KEY: value})
+    assert (plan.decision, indices(plan)) == (pipeline.Decision.INJECT, [])
+    assert plan.edits.mounts
+
+
 def test_mig_devices_by_type_and_index():
     """`mig0:1` is the name that NVIDIA's specifications have for the MIG device 0:1."""
     host = inventories.mig_host()
