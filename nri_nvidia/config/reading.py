@@ -2,6 +2,7 @@
 """Reads a file that a person named: to its end, but never for ever nor without a limit."""
 
 import os
+import stat
 
 LIMIT = 16 * 1024 * 1024
 _PIECE = 1 << 16
@@ -11,7 +12,7 @@ def text(path: str) -> str:
     """Give the text of a file or pipe; raises OSError, and ValueError for what is no such text.
 
     A FIFO is read like any file (`<(command)` of a shell is one), but one to which nobody writes
-    is empty rather than waited for. More than 16 MiB are a device or a mistake.
+    is refused rather than waited for. More than 16 MiB are a device or a mistake.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -22,6 +23,8 @@ def text(path: str) -> str:
             length += len(piece)
             if length > LIMIT:
                 raise ValueError(f"longer than {LIMIT // (1024 * 1024)} MiB")
+        if not pieces and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise ValueError("a pipe to which nobody wrote anything")
     finally:
         os.close(descriptor)
     try:

@@ -260,11 +260,12 @@ def test_broken_spec_is_refused_with_its_name(capsys, tmp_path, text, form):
 
 
 @pytest.mark.parametrize("option", ["--spec", "--config"])
-def test_fifo_without_a_writer_is_not_waited_for(tmp_path, option):
-    """A FIFO that nobody writes to is an empty file, a directory is none; neither hangs."""
+def test_fifo_without_a_writer_is_not_waited_for(tmp_path, capsys, option):
+    """A FIFO that nobody writes to is refused, as a directory is; neither hangs."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    assert cli.main(["plan", "--host", str(EIGHT), option, str(fifo)]) in {0, 1}
+    assert cli.main(["plan", "--host", str(EIGHT), option, str(fifo)]) in {1, 2}
+    assert "to which nobody wrote" in capsys.readouterr().err
     assert cli.main(["plan", "--host", str(EIGHT), option, str(tmp_path)]) in {1, 2}
 
 

@@ -86,7 +86,7 @@ def test_hook_directory_that_never_answers(together, tmp_path):
 
 
 def test_configuration_file_that_never_answers(together, tmp_path):
-    """A reload from a fifo that nobody writes to stops no container."""
+    """A reload from a fifo stops no container: with a writer that is silent, and without any."""
     config = tmp_path / "config.toml"
     config.write_text("")
 
@@ -94,7 +94,12 @@ def test_configuration_file_that_never_answers(together, tmp_path):
         config.unlink()
         os.mkfifo(config)
         pair.daemon.send(signal.SIGHUP)
+        words = "to which nobody wrote"
+        await eventually(pair.daemon, lambda: words in pair.daemon.logged(), "the reason")
+        silent = os.open(config, os.O_RDWR)
+        pair.daemon.send(signal.SIGHUP)
         await eventually(pair.daemon, lambda: "within 0.7 s" in pair.daemon.logged(), "the reason")
+        os.close(silent)
         assert (await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")).mounts
         assert await asyncio.to_thread(pair.daemon.end) == 0
 
