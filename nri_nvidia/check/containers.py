@@ -19,7 +19,6 @@ import attrs
 
 from nri_nvidia.check import model
 from nri_nvidia.daemon import upgrades
-from nri_nvidia.host import char_links
 from nri_nvidia.host import model as host
 from nri_nvidia.host import root as roots
 from nri_nvidia.request import container as containers
@@ -179,7 +178,7 @@ def _denied(root: roots.Root, pid: int, groups: str, inventory: host.Inventory) 
         return
     numbers = {
         os.makedev(node.major, node.minor): node.host_path
-        for node in char_links.nodes(inventory)
+        for node in inventory.nodes
         if node.exists
     }
     has: dict[str, str] = {}

@@ -18,7 +18,7 @@ import attrs
 from nri_nvidia import errors
 from nri_nvidia.check import containerd, containers, model
 from nri_nvidia.config import model as config_model
-from nri_nvidia.host import cache, char_links
+from nri_nvidia.host import cache
 from nri_nvidia.host import model as host
 from nri_nvidia.host import options as host_options
 from nri_nvidia.host import root as roots
@@ -260,7 +260,7 @@ def _docker_default(root: roots.Root) -> str:
 def _char_links(root: roots.Root, inventory: host.Inventory) -> Iterator[model.CharLink]:
     """Compare each link with its node, by name: a recording has no numbers to compare."""
     seen: set[str] = set()
-    for node in char_links.nodes(inventory):
+    for node in inventory.nodes:
         path = f"/dev/char/{node.major}:{node.minor}"
         if not node.exists or path in seen:
             continue

@@ -9,7 +9,7 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.cli import daemon, output, settings
-from nri_nvidia.host import cache, char_links, model, query, record
+from nri_nvidia.host import cache, model, query, record
 
 _TITLES = ("GPU", "UUID", "MINOR", "BUS ID", "MODEL", "MEMORY", "ARCH", "BRAND")
 _MOST_NODES = 64
@@ -119,7 +119,7 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
             f"{node.mode:04o}",
             "" if node.exists else "missing",
         )
-        for node in dict.fromkeys(char_links.nodes(inventory))
+        for node in dict.fromkeys(inventory.nodes)
     ]
     more = len(nodes) - _MOST_NODES
     nodes = nodes[:_MOST_NODES]
@@ -145,7 +145,7 @@ def _state(gpu: model.Gpu) -> str:
 
 def _paths(inventory: model.Inventory) -> Iterator[str]:
     """Give the paths of all that a container may be given, nodes first, then files by kind."""
-    nodes = (node.host_path for node in char_links.nodes(inventory) if node.exists)
+    nodes = (node.host_path for node in inventory.nodes if node.exists)
     files = sorted(inventory.files, key=lambda file: (_KINDS.index(file.kind), file.source))
     extra = (mount.source for mount in inventory.extra_mounts)
     yield from dict.fromkeys((*nodes, *(file.source for file in files), *extra))

@@ -13,28 +13,11 @@ import pathlib
 import stat
 from collections.abc import Iterable, Iterator
 
-from .model import DeviceNode, Inventory, Problem
+from .model import DeviceNode, Problem
 from .root import Root
 
 _DIRECTORY = "/dev/char"
 _DIRECTORY_MODE = 0o755
-
-
-def nodes(inventory: Inventory) -> Iterator[DeviceNode]:
-    """Give every node that a container may be given."""
-    control = inventory.control
-    for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
-        if node is not None:
-            yield node
-    for gpu in inventory.gpus:
-        if gpu.node is not None:
-            yield gpu.node
-        yield from gpu.nodes
-        yield from gpu.nodes
-        yield from gpu.dri_nodes
-    yield from (node for _name, node in inventory.caps_nodes)
-    yield from inventory.imex_channels
-    yield from (node for _group, node in inventory.extra_nodes)
 
 
 def ensure(dev: Root, wanted: Iterable[DeviceNode]) -> tuple[Problem, ...]:

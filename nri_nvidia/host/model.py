@@ -5,6 +5,7 @@ GPUs and nodes keep their hashes: what follows from some of them is found by the
 """
 
 import enum
+from collections.abc import Iterator
 
 import attrs
 
@@ -205,3 +206,19 @@ class Inventory:
     def usable(self) -> tuple[Gpu, ...]:
         """The GPUs that a container can ask for, by index."""
         return tuple(gpu for gpu in self.gpus if not gpu.excluded)
+
+    @property
+    def nodes(self) -> Iterator[DeviceNode]:
+        """Every node that a container may be given."""
+        control = self.control
+        for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
+            if node is not None:
+                yield node
+        for gpu in self.gpus:
+            if gpu.node is not None:
+                yield gpu.node
+            yield from gpu.nodes
+            yield from gpu.dri_nodes
+        yield from (node for _name, node in self.caps_nodes)
+        yield from self.imex_channels
+        yield from (node for _group, node in self.extra_nodes)

@@ -68,7 +68,7 @@ def scan(options: Options, nvml: report.Report | None = None) -> Inventory:
     inventory = attrs.evolve(inventory, problems=(*inventory.problems, *unreachable))
     # A user who only looks (the verbs `plan` and `devices`) could not make them, and need not.
     if options.dev_char_symlinks and not options.recorded and os.geteuid() == 0:
-        links = char_links.ensure(options.dev, char_links.nodes(inventory))
+        links = char_links.ensure(options.dev, inventory.nodes)
         inventory = attrs.evolve(inventory, problems=(*inventory.problems, *links))
     return inventory
 

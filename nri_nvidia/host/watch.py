@@ -20,15 +20,16 @@ rights and owner, and cannot be set back. Of files it is that of the last writin
 the other one moves with every hard link, as the prepared directories have them.
 """
 
+import operator
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
 from . import candidates, catalog, devices, presets, proc, tegra, wsl
-from .model import DeviceNode, DriverFile, Inventory, Platform
+from .model import DriverFile, Inventory, Platform
 from .options import Options
 from .root import TEXT_LIMIT, Root, must_be_absence
 
@@ -90,8 +91,11 @@ def of(options: Options, inventory: Inventory) -> Watch:
     if any(group == "gds" for group, _node in inventory.extra_nodes):
         for path in devices.GDS_FILES:
             trails.update(driver.trail(path), system.trail(path))
-    for node in _nodes(inventory):
-        trails.update(shown.trail(node.host_path))
+    # Of IMEX channels there may be thousands: their directory tells which there are.
+    channels = frozenset(inventory.imex_channels)
+    for node in inventory.nodes:
+        if node not in channels:
+            trails.update(shown.trail(node.host_path))
     # A source has its links resolved already.
     files = {shown.trail(file.source)[-1]: file for file in inventory.files if not file.directory}
     return Watch(
@@ -103,21 +107,19 @@ def of(options: Options, inventory: Inventory) -> Watch:
 
 def stamps(paths: Iterable[str]) -> tuple[Stamp, ...]:
     """Look at paths; raises HostError where it is this process that cannot."""
-    found: list[Stamp] = []
-    look = os.lstat
-    for path in paths:
-        try:
-            status = look(path)
-        except (OSError, ValueError) as error:
-            must_be_absence(path, error)
-            found.append(None)
-        else:
-            found.append((status.st_dev, status.st_ino, status.st_ctime_ns))
-    return tuple(found)
+    return _stamps(paths, _OF_INODE)
 
 
 def file_stamps(paths: Iterable[str]) -> tuple[Stamp, ...]:
     """Look at files; raises HostError where it is this process that cannot."""
+    return _stamps(paths, _OF_FILE)
+
+
+_OF_INODE = operator.attrgetter("st_dev", "st_ino", "st_ctime_ns")
+_OF_FILE = operator.attrgetter("st_ino", "st_size", "st_mtime_ns")
+
+
+def _stamps(paths: Iterable[str], chosen: Callable[[os.stat_result], Stamp]) -> tuple[Stamp, ...]:
     found: list[Stamp] = []
     look = os.lstat
     for path in paths:
@@ -127,7 +129,7 @@ def file_stamps(paths: Iterable[str]) -> tuple[Stamp, ...]:
             must_be_absence(path, error)
             found.append(None)
         else:
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            found.append(chosen(status))
     return tuple(found)
 
 
@@ -173,21 +175,6 @@ def _places(driver: Root, options: Options) -> Iterator[str]:
 
 def _leads(file: DriverFile) -> bool:
     return file.names[:1] != () and file.names[0].partition(".so")[0] in catalog.LEADING
-
-
-def _nodes(inventory: Inventory) -> Iterator[DeviceNode]:
-    control = inventory.control
-    for node in (control.ctl, control.uvm, control.uvm_tools, control.modeset):
-        if node is not None:
-            yield node
-    for gpu in inventory.gpus:
-        if gpu.node is not None:
-            yield gpu.node
-        yield from gpu.dri_nodes
-        yield from gpu.nodes
-    yield from (node for _name, node in inventory.caps_nodes)
-    # Of IMEX channels there may be thousands: their directory tells which there are.
-    yield from (node for _group, node in inventory.extra_nodes)
 
 
 def _needed(paths: Iterable[str]) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def nvml_document(spec: HostSpec) -> dict[str, Any]:
     errors: list[str] = []
     for index, (at, gpu) in sorted(zip(order, usable, strict=True), key=lambda pair: pair[0]):
         if gpu.initialised:
-            told.append(_told(gpu, at, index))
+            told.append(described(gpu, at, index))
         else:
             errors.append(f"GPU {index}: Unknown Error")
     document = {"driver_version": spec.driver, "cuda_version": spec.cuda, "gpus": told}
@@ -93,7 +93,8 @@ def cap_minor(gpu_minor: int, gi: int, ci: int | None) -> int:
     return base if ci is None else base + 1 + ci
 
 
-def _told(gpu: GpuSpec, at: int, index: int) -> dict[str, Any]:
+def described(gpu: GpuSpec, at: int, index: int) -> dict[str, Any]:
+    """Give what NVML says of the GPU at this place, as GPU `index`."""
     model = host_spec.MODELS[gpu.model]
     return {
         "index": index,

@@ -5,8 +5,8 @@ import json
 import pathlib
 from typing import Any
 
-from . import host_spec, stubs
-from .host_kernel import put, write_nodes
+from . import stubs
+from .host_kernel import described, put, write_nodes
 from .host_spec import HostSpec
 
 STORE = "usr/lib/wsl/drivers/nv_dispi.inf_amd64_0afec3f2050014a0"
@@ -59,22 +59,5 @@ def write(top: pathlib.Path, spec: HostSpec) -> None:
 
 def document(spec: HostSpec) -> dict[str, Any]:
     """Give what NVML says: in WSL a GPU has no minor number."""
-    told = []
-    for at, gpu in enumerate(spec.gpus):
-        model = host_spec.MODELS[gpu.model]
-        told.append(
-            {
-                "index": at,
-                "uuid": host_spec.uuid_of(gpu, at),
-                "minor": -1,
-                "bus_id": f"0000{host_spec.bus_id_of(gpu, at)}".upper(),
-                "name": model.name,
-                "brand": model.brand,
-                "architecture": model.architecture,
-                "compute_capability": model.compute_capability,
-                "memory_bytes": model.memory_bytes,
-                "mig_enabled": False,
-                "mig_devices": [],
-            }
-        )
+    told = [{**described(gpu, at, at), "minor": -1} for at, gpu in enumerate(spec.gpus)]
     return {"driver_version": spec.driver, "cuda_version": spec.cuda, "gpus": told}

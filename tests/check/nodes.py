@@ -8,7 +8,7 @@ import stat
 
 from nri_nvidia import cli
 from nri_nvidia.cli import check
-from nri_nvidia.host import char_links, options, scan
+from nri_nvidia.host import options, scan
 from nri_nvidia.testing import host, host_spec
 
 CONFIG = """\
@@ -89,7 +89,7 @@ class Node:
         """Make every link /dev/char/MAJOR:MINOR."""
         found = scan.scan(options.Options.for_recorded(str(self.top)))
         self.path("dev/char").mkdir(parents=True, exist_ok=True)
-        for node in char_links.nodes(found):
+        for node in found.nodes:
             link = self.path(f"dev/char/{node.major}:{node.minor}")
             if not link.is_symlink():
                 link.symlink_to(f"../{node.path.removeprefix('/dev/')}")

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from nri_nvidia.check import containers, driver, model
-from nri_nvidia.host import char_links, options, scan
+from nri_nvidia.host import options, scan
 from nri_nvidia.host import root as roots
 from tests import inventories
 from tests.check import nodes
@@ -28,7 +28,7 @@ def test_missing_device_links(node, capsys):
     """FC-002: each link /dev/char/MAJOR:MINOR that is missing is told with the command for it."""
     node.write("versions.json", json.dumps({"runc": "1.1.5", "systemd": "252"}))
     found = scan.scan(options.Options.for_recorded(str(node.top)))
-    links = {f"/dev/char/{n.major}:{n.minor}": n.path for n in char_links.nodes(found) if n.exists}
+    links = {f"/dev/char/{n.major}:{n.minor}": n.path for n in found.nodes if n.exists}
     for link in links:
         node.path(link).unlink()
     _, findings = node.findings(capsys)
