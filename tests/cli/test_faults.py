@@ -139,8 +139,6 @@ def test_plan_where_the_host_cannot_be_looked_at(capsys, monkeypatch):
 
 def test_user_who_may_not_read(tmp_path):
     """A configuration, a spec or a host that is closed to a user is named."""
-    if os.getuid():
-        pytest.skip("only root can become another user")
     closed = tmp_path / "closed"
     closed.write_text("")
     closed.chmod(0)
