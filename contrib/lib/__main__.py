@@ -15,7 +15,6 @@ from pathlib import Path
 import driver
 import engines
 import images
-import schemas
 from packages import Apt, SetupError
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -37,7 +36,6 @@ def main() -> int:
         say(line)
         for line in images.provide(apt, CACHE / "images", suite, update=update):
             say(line)
-        say(schemas.provide(apt, CACHE / "cdi", update=update))
     except SetupError as error:
         print(f"contrib/setup: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.render import cdi
+from nri_nvidia.render import cdiform
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _SUFFIXES = (".json", ".yaml", ".yml")
@@ -68,7 +68,7 @@ def read(path: str) -> File:
         if path.endswith(".json"):
             return File(path=path, kind=kind, fault=f"not JSON: {error}")
         return File(path=path, kind=kind, fault="YAML is not read here")
-    faults = cdi.faults(document)
+    faults = cdiform.faults(document)
     if faults:
         return File(path=path, kind=kind, fault="; ".join(faults))
     return File(path=path, kind=document["kind"], document=document)
