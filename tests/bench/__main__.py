@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what a GPU container costs: `python -m tests.bench`, as root, after contrib/setup.
 
-Groups: creations (plain, GPU-less and GPU containers on real containerds, interleaved), parts
+Groups: creations (plain, GPU-less and GPU containers on real containerds, through CRI and by ctr,
+interleaved), parts
 (the same GPU container with pieces switched off), daemon (answers, start, memory, many at once),
 decision (its steps), hosts (scan and fingerprint), programs (the hook, Python, ldconfig),
 runtime (what nri-nvidia-runtime adds to a call of the real one).
@@ -105,7 +106,7 @@ def on_containerd(
     kinds: list[arms.Arm] = []
     if "creations" in chosen:
         wanted |= arms.engines_for_creations()
-        kinds += arms.creations()
+        kinds += [*arms.creations(), *arms.by_ctr()]
     if "parts" in chosen:
         wanted["parts"] = ""
         kinds += arms.parts()

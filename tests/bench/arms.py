@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is compared: containers that differ in one thing from another."""
 
+import enum
 from collections.abc import Mapping
 
 import attrs
@@ -11,11 +12,20 @@ GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compu
 IMAGES = {"busybox": "busybox", "debian": world.DEBIAN}
 
 
+class Runtime(enum.Enum):
+    """What ctr is told to run a container by."""
+
+    REAL = "real"
+    OURS = "nri-nvidia-runtime"
+
+
 @attrs.frozen(kw_only=True)
 class Arm:
     """One kind of container: which engine makes it, of which image, with which environment.
 
-    `base` names the arm that it is compared with, empty for none.
+    `base` names the arm that it is compared with, empty for none. `runtime` tells how one that ctr
+    makes comes to its GPUs: by the engine's low-level runtime alone, or by ours before it; it is
+    None for those that CRI makes.
     """
 
     name: str
@@ -24,6 +34,7 @@ class Arm:
     env: Mapping[str, str] = attrs.field(factory=dict)
     base: str = ""
     what: str = ""
+    runtime: Runtime | None = None
 
 
 def creations() -> list[Arm]:
@@ -45,6 +56,29 @@ def creations() -> list[Arm]:
             arm("gpu-less", layouts[0], "daemon registered, nothing asked"),
             *(arm(f"gpu {each}", each, f"8 GPUs, layout {each}", GPU_ENV) for each in layouts),
         ]
+    return found
+
+
+def by_ctr() -> list[Arm]:
+    """Give the arms of `ctr run`, which NRI does not see: by the runtime alone, and by ours."""
+    layouts, found = list(world.layouts()), []
+    for short, image in IMAGES.items():
+        plain = Arm(
+            name=f"ctr plain {short}", engine="plain", image=image,
+            what="by ctr run", runtime=Runtime.REAL,
+        )  # fmt: skip
+        ours = attrs.evolve(
+            plain, name=f"ctr gpu-less {short}", engine=layouts[0], base=plain.name,
+            what="by ctr run and nri-nvidia-runtime, nothing asked", runtime=Runtime.OURS,
+        )  # fmt: skip
+        found += [plain, ours]
+        found += [
+            attrs.evolve(
+                ours, name=f"ctr gpu {each} {short}", engine=each, env=GPU_ENV,
+                what=f"the same, 8 GPUs, layout {each}",
+            )
+            for each in layouts
+        ]  # fmt: skip
     return found
 
 

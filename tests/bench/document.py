@@ -13,12 +13,16 @@ MS = 1e-6
 
 
 def of_arms(results: Mapping[str, creations.Measured]) -> list[dict[str, Any]]:
-    """Give the arms: milliseconds of create, start and both, and the paired difference to the base."""
+    """Give the arms: milliseconds of create, start and both, and the paired difference to the base.
+
+    `create` is None where one step does both.
+    """
     return [_arm(each, results.get(each.arm.base)) for each in results.values()]
 
 
 def _arm(each: creations.Measured, base: creations.Measured | None) -> dict[str, Any]:
     whole = [sample.whole for sample in each.samples]
+    creates = [sample.create for sample in each.samples if sample.create is not None]
     found: dict[str, Any] = {
         "name": each.arm.name,
         "what": each.arm.what,
@@ -26,10 +30,13 @@ def _arm(each: creations.Measured, base: creations.Measured | None) -> dict[str,
         "base": each.arm.base,
         "given": attrs.asdict(each.given),
         "count": attrs.asdict(each.counts) if each.counts else None,
-        "create": summary([sample.create for sample in each.samples]),
+        "create": summary(creates) if creates else None,
         "start": summary([sample.start for sample in each.samples]),
         "whole": summary(whole),
-        "samples": [[round(s.create, 3), round(s.start, 3)] for s in each.samples],
+        "samples": [
+            [s.create if s.create is None else round(s.create, 3), round(s.start, 3)]
+            for s in each.samples
+        ],
     }
     if base is not None:
         found |= compared(base, each)

@@ -37,7 +37,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
     ]
     if not drawers:
         raise NoPlotError("--plot draws the groups creations and parts, and neither was measured")
-    figure = figure_module.Figure(figsize=(6.4 * len(drawers), 4.2), layout="constrained")
+    height = max(4.2, 0.3 * max(len(arms) for _, arms in drawers))
+    figure = figure_module.Figure(figsize=(6.4 * len(drawers), height), layout="constrained")
     for place, (drawer, arms) in enumerate(drawers, 1):
         drawer(figure.add_subplot(1, len(drawers), place), arms)
     figure.savefig(path, dpi=120, format="png")
@@ -46,18 +47,18 @@ def draw(document: dict[str, Any], path: Path) -> None:
 def _creations(axes: Any, arms: list[dict[str, Any]]) -> None:
     """Draw the median as a bar, create and start on top of each other, and p95 as a whisker."""
     names = [arm["name"] for arm in arms][::-1]
-    creates = [arm["create"]["p50"] for arm in arms][::-1]
+    creates = [arm["create"]["p50"] if arm["create"] else 0 for arm in arms][::-1]
     wholes = [arm["whole"]["p50"] for arm in arms][::-1]
     late = [arm["whole"]["p95"] for arm in arms][::-1]
     rest = [whole - create for whole, create in zip(wholes, creates, strict=True)]
     axes.barh(names, creates, color="#9ecae1", label="create")
-    axes.barh(names, rest, left=creates, color="#3182bd", label="start")
+    axes.barh(names, rest, left=creates, color="#3182bd", label="start, or both by ctr")
     for row, (whole, end) in enumerate(zip(wholes, late, strict=True)):
         axes.plot([whole, end], [row, row], color="#444444", linewidth=1)
         axes.text(whole, row + 0.42, f"{whole:.0f}", fontsize=7, ha="right", va="bottom")
     axes.set_xlabel("ms, median; line to p95")
     axes.set_title("create + start of a container", fontsize=10)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="upper right")
     axes.tick_params(labelsize=8)
 
 

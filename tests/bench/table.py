@@ -12,7 +12,10 @@ def render(document: dict[str, Any]) -> str:
     parts = [_machine(document)]
     if arms := document.get("creations"):
         parts.append(
-            _section("Create + start of a container in an existing pod", _creations(arms))
+            _section(
+                "Create + start of a container: in an existing pod, or by ctr run",
+                _creations(arms),
+            )
         )
     if arms := document.get("parts"):
         parts.append(
@@ -78,7 +81,7 @@ def _creations(arms: Sequence[dict[str, Any]]) -> str:
         rows.append((
             f"{arm['name']}: {arm['what']}",
             f"{arm['whole']['p50']:.1f}", f"{arm['whole']['p95']:.1f}",
-            f"{arm['create']['p50']:.1f}",
+            f"{arm['create']['p50']:.1f}" if arm["create"] else "",
             _interval(arm.get("difference")), _interval(arm.get("ratio"), 2, ""),
             _interval(arm.get("quiet")),
             f"{given['mounts']}, {given['nodes']}, {given['hooks']}",

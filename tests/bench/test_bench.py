@@ -129,7 +129,7 @@ def test_threads_are_no_processes(watch):
 
 def test_arms_name_what_is_there():
     """Each arm's base is an arm, and each part one that the instrumented daemon knows."""
-    headline, parts = arms.creations(), arms.parts()
+    headline, parts = [*arms.creations(), *arms.by_ctr()], arms.parts()
     for group in (headline, parts):
         names = {arm.name for arm in group}
         assert len(names) == len(group)
@@ -198,12 +198,13 @@ def test_two_rounds_on_containerd(monkeypatch):
         found = bench.on_containerd(
             directory, ["creations", "parts"], pairs=2, engine="containerd-2", runtime="runc"
         )
-    assert [arm["name"] for arm in found["creations"]] == [arm.name for arm in arms.creations()]
+    headline = [*arms.creations(), *arms.by_ctr()]
+    assert [arm["name"] for arm in found["creations"]] == [arm.name for arm in headline]
     assert [arm["name"] for arm in found["parts"]] == [arm.name for arm in arms.parts()]
     for arm in (*found["creations"], *found["parts"]):
         assert arm["whole"]["count"] == 2
         assert arm["base"] == "" or arm["difference"]["low"] <= arm["difference"]["high"]
     found |= {"environment": world.environment(), "load_after": [0.0, 0.0, 0.0]}
     text = table.render(found)
-    assert all(f"| {arm.name}" in text for arm in (*arms.creations(), *arms.parts()))
+    assert all(f"| {arm.name}" in text for arm in (*headline, *arms.parts()))
     assert limits.verdicts(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nri-nvidia-runtime adds to a call of the real runtime, which here ends at once."""
+"""nri-nvidia-runtime: what it adds to a call of the real one, which here ends at once."""
 
 import contextlib
 import json
@@ -17,6 +17,17 @@ DIRECT = "the runtime itself"
 STATE, DELETE = "state", "delete"
 NOTHING, GPUS = "create, nothing asked", "create, 8 GPUs"
 OPTIONS = ["--root", "/run/docker/runtime-runc/moby", "--log", "/dev/null", "--log-format", "json"]
+
+
+def front(daemon: daemons.Daemon, runtime: Path) -> Path:
+    """Give nri-nvidia-runtime as one daemon's, before a runtime, at the cost that a node's has."""
+    daemon.until((daemon.directory / "runtime/nri-nvidia-client").exists, "its program")
+    first, _, text = FRONT.read_text(encoding="utf-8").partition("\n")
+    settings = f"NRI_NVIDIA_RUN={daemon.directory} NRI_NVIDIA_RUNTIME={runtime}"
+    path = daemon.directory / "nri-nvidia-runtime"
+    path.write_text(f"{first}\n{settings}\n{text}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 @contextlib.contextmanager
