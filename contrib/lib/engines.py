@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd, runc, crun, docker, podman and promtool: private, and fit for this libc."""
+"""containerd, runc, crun, docker, podman and other programs: private, and fit for this libc."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import packages
 from packages import Apt, Package, SetupError
 
 SCHEMA = 1
-PLACES = ("bin", "sbin", "libexec/docker/cli-plugins")
+PLACES = ("usr/bin", "usr/sbin", "usr/libexec/docker/cli-plugins", "sbin")
 
 
 class Wanted(NamedTuple):
@@ -28,6 +28,8 @@ class Wanted(NamedTuple):
     required: bool = True
     long: bool = False
     """Whether only the long tests need it."""
+    own: bool = False
+    """Whether that of this machine's own release will do: fewer libraries come with it."""
 
 
 WANTED = (
@@ -39,6 +41,8 @@ WANTED = (
     # The oldest runc still met: Debian 12's, and the one that loses devices on a daemon-reload.
     Wanted("runc-1.1.5", "runtime", "runc", ("runc",), r"1\.1\.5", required=False),
     Wanted("crun", "runtime", "crun", ("crun",), r""),
+    # Makes a file system whose files can share what they hold.
+    Wanted("btrfs-progs", "tool", "btrfs-progs", ("mkfs.btrfs",), r"", own=True),
     # The oldest docker that is met, which knows no CDI, and one that has it switched on.
     Wanted("docker-20", "client", "docker.io", ("dockerd",), r"20\.10\.", long=True),
     Wanted("docker-28", "client", "docker.io", ("dockerd",), r"28\.", long=True),
@@ -68,6 +72,7 @@ def provide(apt: Apt, directory: Path, *, update: bool, long: bool) -> list[str]
         "engines": [each for each in records if each["kind"] == "engine"],
         "runtimes": [each for each in records if each["kind"] == "runtime"],
         "clients": [each for each in records if each["kind"] == "client"],
+        "tools": [each for each in records if each["kind"] == "tool"],
     }
     packages.write(directory / "engines.json", document)
     return [f"{each['name']}: {each['version']} ({each['suite']})" for each in records]
@@ -90,7 +95,10 @@ def known(place: Path) -> dict[str, Any] | None:
 def unpack(apt: Apt, wanted: Wanted, place: Path) -> dict[str, Any] | None:
     """Fetch and unpack the newest version that counts; None if no suite has an optional one."""
     offered = [
-        each for each in apt.versions(wanted.package) if re.match(wanted.pattern, each.upstream)
+        each
+        for each in apt.versions(wanted.package)
+        if re.match(wanted.pattern, each.upstream)
+        and (each.suite == apt.release or not wanted.own)
     ]
     package = packages.newest(offered)
     if package is None:
@@ -102,7 +110,7 @@ def unpack(apt: Apt, wanted: Wanted, place: Path) -> dict[str, Any] | None:
         packages.unpack(apt.fetch([package])[0], work / "package")
         (work / "bin").mkdir()
         for program in wanted.programs:
-            places = [work / "package/usr" / name / program for name in PLACES]
+            places = [work / "package" / name / program for name in PLACES]
             found = next(path for path in places if path.exists()).resolve()
             found.rename(work / "bin" / program)
         shutil.rmtree(work / "package")

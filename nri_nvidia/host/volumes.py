@@ -64,9 +64,13 @@ class Volumes:
     ) -> dict[str, str]:
         """Give those of some directories that are as they were built, by name.
 
-        At a `glance` no file is looked at: what was written over in place does not show.
+        At a `glance` no file is looked at: what was written over in place does not show. None are
+        where the file system has become noexec: so would be the containers' mounts.
         """
-        found = {}
+        found: dict[str, str] = {}
+        with contextlib.suppress(OSError):
+            if stamps and self._is_noexec():
+                return found
         for name, stamp in stamps.items():
             path = str(self._top / name)
             with contextlib.suppress(OSError):
@@ -207,12 +211,15 @@ class Volumes:
 
     def _require_exec(self) -> None:
         """Refuse a file system that is mounted noexec: no library in it could be mapped."""
-        if os.statvfs(self._top).f_flag & os.ST_NOEXEC:
+        if self._is_noexec():
             raise errors.HostError(
                 f"{self._top}: its file system is mounted noexec, so no library in it would load",
                 hint="name a place on another one: inject.volume_dir",
                 code="volume-not-built",
             )
+
+    def _is_noexec(self) -> bool:
+        return bool(os.statvfs(self._top).f_flag & os.ST_NOEXEC)
 
     def _room(self, size: int) -> None:
         """Raise OSError where a copy of `size` bytes would fill the file system."""
