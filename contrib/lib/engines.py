@@ -43,11 +43,13 @@ WANTED = (
     Wanted("crun", "runtime", "crun", ("crun",), r""),
     # Makes a file system whose files can share what they hold.
     Wanted("btrfs-progs", "tool", "btrfs-progs", ("mkfs.btrfs",), r"", own=True),
-    # The oldest docker that is met, which knows no CDI, and one that has it switched on.
+    # The oldest docker that is met, which knows no CDI, and two whose CDI is to be switched on.
     Wanted("docker-20", "client", "docker.io", ("dockerd",), r"20\.10\.", long=True),
+    Wanted("docker-26", "client", "docker.io", ("dockerd",), r"26\.", long=True),
     Wanted("docker-28", "client", "docker.io", ("dockerd",), r"28\.", long=True),
     Wanted("docker-cli", "client", "docker-cli", ("docker",), r"28\.", long=True),
     Wanted("docker-buildx", "client", "docker-buildx", ("docker-buildx",), r"", long=True),
+    Wanted("podman-4", "client", "podman", ("podman",), r"4\.3\.", long=True),
     Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
     # Judges metrics and alert rules; a package of its own since Debian 13, of 2.53 and later.
@@ -159,7 +161,11 @@ def make_runnable(apt: Apt, package: Package, wanted: Wanted, place: Path) -> No
 
 def starts(program: Path) -> bool:
     """Return whether the program gets as far as telling its version."""
-    other = {"containerd-shim-runc-v2": "-v", "docker-buildx": "version"}
+    other = {
+        "containerd-shim-runc-v2": "-v",
+        "docker-buildx": "version",
+        "docker-compose": "version",
+    }
     options = other.get(program.name, "--version")
     # crun makes its state's directory even then, in /run unless this is set.
     with tempfile.TemporaryDirectory() as state:

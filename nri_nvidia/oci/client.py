@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 LONGEST = 16 << 20  # bytes of a config.json and of an answer
+LONGEST_NUMBER = 1000  # digits; Python reads no more than 4300
 PATIENCE = 10.0  # seconds for the daemon's answer
 RESTART = 3.0  # seconds that a container which asks for a GPU waits for a daemon to come back
 PAUSE = 0.05
@@ -42,11 +43,32 @@ class Absent(Exception):  # noqa: N818
     """Raised when no daemon answers."""
 
 
+class Number(str):
+    """A number as a file has it, to be written again as it was: Go reads more than a float is."""
+
+    __slots__ = ()
+
+
+def whole(shown: str) -> int | Number:
+    """Give a whole number; as it is where Python would write it otherwise, or not read it."""
+    return Number(shown) if shown == "-0" or len(shown) > LONGEST_NUMBER else int(shown)
+
+
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Give an object; raises Refused for a key that is there twice: Go makes one of both."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise Refused(f"an object in it has {twice[:80]!r} twice; remove one")
+    return found
+
+
 class Grammar:
     """How the interpreter's JSON scanner is to read: as json.loads has it, but no NaN."""
 
-    strict, object_hook, object_pairs_hook = True, None, None
-    parse_float, parse_int, parse_constant = float, int, None
+    strict, object_hook, parse_constant = True, None, None
+    object_pairs_hook, parse_float, parse_int = staticmethod(members), Number, staticmethod(whole)
 
 
 class Bundle:
@@ -128,18 +150,24 @@ class Bundle:
 def parse(data: bytes, what: str) -> dict[str, Any]:
     """Give the JSON object in a text; raises Refused for anything else."""
     try:
-        shown = data.decode().strip()
+        shown = data.decode().strip(" \t\r\n")
         value, end = _json.make_scanner(Grammar)(shown, 0)  # type: ignore[arg-type]
         if isinstance(value, dict) and end == len(shown):
             return value
+    except Refused as refused:
+        raise Refused(f"{what}: {refused}") from None
     except (ValueError, TypeError, RecursionError, StopIteration, SystemError):
         pass  # the last: what the scanner makes of a text that ends too early
     raise Refused(f"{what} is not a whole JSON object")
 
 
+def quote(shown: str) -> str:
+    """Give a text as JSON."""
+    return str(shown) if type(shown) is Number else _json.encode_basestring_ascii(shown)
+
+
 def text(value: dict[str, Any]) -> bytes:
-    """Give an object as JSON; raises Refused for a number that JSON cannot have."""
-    quote = _json.encode_basestring_ascii
+    """Give an object as JSON; raises Refused where it is too deep."""
     encode = _json.make_encoder(None, None, quote, None, ":", ",", False, False, False)  # type: ignore[arg-type]
     try:
         return "".join(encode(value, 0)).encode()
@@ -198,11 +226,15 @@ def served(spec: dict[str, Any]) -> bool:
     return isinstance(hooks, dict) and any(
         str(part).rpartition("/")[2] == HOOK
         for stage in hooks.values()
-        if isinstance(stage, list)
-        for hook in stage
+        for hook in listed(stage)
         if isinstance(hook, dict)
-        for part in [hook.get("path"), *(hook.get("args") or [])[:5]]
+        for part in [hook.get("path"), *listed(hook.get("args"))[:5]]
     )
+
+
+def listed(value: Any) -> list[Any]:
+    """Give a list where there is one: what else is there is the daemon's to refuse."""
+    return value if isinstance(value, list) else []
 
 
 def without_stand_in(spec: dict[str, Any]) -> bool:
@@ -236,8 +268,8 @@ def asks(spec: dict[str, Any], run: str) -> str:
     daemon's settings look for is in the file of markers that it left.
     """
     process = spec.get("process")
-    entries = process.get("env") if isinstance(process, dict) else None
-    env = dict(str(entry).split("=", 1) for entry in entries or [] if "=" in str(entry))
+    entries = listed(process.get("env")) if isinstance(process, dict) else []
+    env = dict(str(entry).split("=", 1) for entry in entries if "=" in str(entry))
     marks = marked(run) or ["NVIDIA_VISIBLE_DEVICES=", "nvidia-container-devices", "cdi.k8s.io/"]
     names = [mark[:-1] for mark in marks if mark.endswith("=") and not mark.startswith("CUDA_")]
     for name in [*names, *(name for name in env if name.startswith("DOCKER_RESOURCE_"))]:
@@ -249,7 +281,7 @@ def asks(spec: dict[str, Any], run: str) -> str:
         return f"CUDA_VERSION={env['CUDA_VERSION']} of an old CUDA image"
     others = tuple(mark for mark in marks if not mark.endswith("="))
     mounts, annotations = spec.get("mounts"), spec.get("annotations")
-    for each in mounts if isinstance(mounts, list) else []:
+    for each in listed(mounts):
         place = str(each.get("destination")) if isinstance(each, dict) else ""
         if any(mark in place for mark in others):
             return place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private podman: its storage, its configuration, and a mount namespace for /run."""
+"""A private podman: its storage, and a mount namespace with an /etc and a /run of its own."""
 
 import contextlib
 import itertools
@@ -18,10 +18,17 @@ from . import engine as engines
 
 IMAGE = "localhost/debian:1"
 PATIENCE = 20.0
-# What it keeps in /run and /var/lib whatever it is told is to be of this test alone.
+# What it keeps in /run and /var/lib whatever it is told is to be of this test alone, and so is what
+# it reads in /etc: podman 4 looks for CDI specifications nowhere else.
 PRIVATE = """
 mount -n -t tmpfs -o mode=755 tmpfs /run
 mount -n -t tmpfs -o mode=755 tmpfs /var/lib
+cp -a /etc /run/etc
+rm -rf /run/etc/containers
+ln -s {top}/node/etc/containers /run/etc/containers
+mkdir -p /run/etc/cdi
+mount -n --bind {top}/cdi /run/etc/cdi
+mount -n --rbind /run/etc /etc
 if mountpoint -q /sys/fs/cgroup/unified; then umount -n /sys/fs/cgroup/unified; fi
 exec "$0" pause
 """
@@ -32,7 +39,6 @@ conmon_path = ["{conmon}"]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 helper_binaries_dir = ["{top}/helpers"]
-cdi_spec_dirs = ["{top}/cdi"]
 tmp_dir = "{top}/tmp"
 static_dir = "{top}/static"
 volume_path = "{top}/volumes"
@@ -66,17 +72,22 @@ class Podman:
         *,
         user: int = 0,
         more: str = "",
+        release: str = "podman",
     ) -> None:
         self._user = user
         self.directory = Path(tempfile.mkdtemp(prefix="nnp-", dir="/tmp"))
         self.directory.chmod(0o755)
         self.cdi_specs = self.directory / "cdi"
+        self.cdi_specs.mkdir()
+        self.node = self.directory / "node"
+        """What `configure --root` takes for the node: the place of its /etc/containers."""
+        settings = self.node / "etc/containers"
         self._cgroup = f"/{self.directory.name}"
-        self._podman = programs["podman"].path
+        self._podman = programs[release].path
         self._numbers = itertools.count(1)
-        policy = self.directory / "home/.config/containers/policy.json"
-        policy.parent.mkdir(parents=True)
-        policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        (self.directory / "home").mkdir()
+        (settings / "containers.conf.d").mkdir(parents=True)
+        (settings / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
         # It is looked for, and not run without a network.
         netavark = self.directory / "helpers/netavark"
         netavark.parent.mkdir()
@@ -89,12 +100,11 @@ class Podman:
             "rootless": "true" if user else "false",
         }
         for name, text in (("containers", CONTAINERS), ("storage", STORAGE)):
-            (self.directory / f"{name}.conf").write_text(text.format(**values))
+            (settings / f"{name}.conf").write_text(text.format(**values))
         self._env = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self.directory / "home"),
-            "CONTAINERS_CONF": str(self.directory / "containers.conf"),
-            "CONTAINERS_STORAGE_CONF": str(self.directory / "storage.conf"),
+            "CONTAINERS_STORAGE_CONF": str(settings / "storage.conf"),
             "CONTAINERS_REGISTRIES_CONF": "/dev/null",
             "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
         }
@@ -104,7 +114,8 @@ class Podman:
             for path in (self.directory, *self.directory.rglob("*")):
                 os.chown(path, user, user)
         self._holder = subprocess.Popen(
-            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", more + PRIVATE, probe],
+            ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c",
+             more + PRIVATE.format(top=self.directory), probe],
             stdin=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )  # fmt: skip
         end = time.monotonic() + PATIENCE
@@ -162,15 +173,6 @@ class Podman:
             yield doors.Inside(name, self._command(*chosen, "exec", name))
         finally:
             await doors.run(*self._command(*chosen, "rm", "-f", "-t", "0", name))
-
-    @contextlib.contextmanager
-    def configured(self, drop_in: Path) -> Iterator[None]:
-        """Read one file more, as the last of containers.conf.d would be."""
-        self._env["CONTAINERS_CONF_OVERRIDE"] = str(drop_in)
-        try:
-            yield
-        finally:
-            del self._env["CONTAINERS_CONF_OVERRIDE"]
 
     def close(self) -> None:
         """End what is left of it."""

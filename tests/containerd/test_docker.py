@@ -12,7 +12,11 @@ from . import daemons, dockers, doors
 
 pytestmark = pytest.mark.long
 ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
-ENGINES = {"docker-20": "containerd-1.7", "docker-28": "containerd-2"}
+ENGINES = {
+    "docker-20": "containerd-1.7",
+    "docker-26": "containerd-1.7",
+    "docker-28": "containerd-2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def world(request, start, gpu_host, programs, library):
             daemon.directory / "bin/nri-nvidia-runtime"
         )
         settings = {"runtimes": {"nri-nvidia": {"path": str(wrapper)}}}
-        if request.param == "docker-28":
+        if request.param != "docker-20":
             settings |= {"features": {"cdi": True}, "cdi-spec-dirs": [str(engine.cdi_specs)]}
         else:
             settings |= {"deprecated-key-path": str(engine.directory / "key.json")}

@@ -17,16 +17,26 @@ ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 BY_NAME = ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=2"]
 
 
-@pytest.fixture(scope="module")
-def world(programs, library, tmp_path_factory):
-    """A podman that looks for CDI files where the daemon keeps them."""
-    for name in ("podman", "conmon"):
+RELEASES = ("podman-4", "podman")
+"""Debian 12's, the oldest that knows CDI, and the newest."""
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(programs, request):
+    """Each podman's name."""
+    for name in (request.param, "conmon"):
         if name not in programs:
             pytest.fail(f"{name} is not there: run contrib/setup --long")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def world(release, programs, library, tmp_path_factory):
+    """A podman that looks for CDI files where the daemon keeps them."""
     host = tmp_path_factory.mktemp("host")
     simulated.build(host, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 8))
     with contextlib.ExitStack() as stack:
-        podman = stack.enter_context(podmans.running(programs, library))
+        podman = stack.enter_context(podmans.running(programs, library, release=release))
         text = f'cdi.keep = true\ncdi.directory = "{podman.cdi_specs}"\n'
         daemon = stack.enter_context(daemons.alone(host, text))
         daemon.until((podman.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
@@ -57,27 +67,30 @@ async def test_by_the_runtime_and_by_cdi(world, wrapped):
 
 
 @pytest.mark.parametrize("default", [False, True])
-async def test_what_configure_writes(world, programs, tmp_path, default):
+async def test_what_configure_writes(world, programs, default):
     """podman knows our runtime by its name, beside its own, and as that of all containers."""
     podman, daemon = world
     wrapper = doors.wrapper(daemon, programs["runc"].path)
-    words = ["--root", str(tmp_path), "--runtime-path", str(wrapper)]
+    words = ["configure", "podman", "--root", str(podman.node)]
     more = ["--default"] if default else []
-    assert cli.main(["configure", "podman", *words, *more, "--apply"]) == 0
-    with podman.configured(tmp_path / "etc/containers/containers.conf.d/50-nri-nvidia.conf"):
+    assert cli.main([*words, "--runtime-path", str(wrapper), *more, "--apply"]) == 0
+    try:
         chosen = None if default else "nri-nvidia"
         async with podman.container({"NVIDIA_VISIBLE_DEVICES": "2"}, runtime=chosen) as container:
             assert "nvidia2" in await container.probe("ls", "/dev")
         async with podman.container({}, runtime=programs["runc"].path) as container:
             assert "nvidiactl" not in await container.probe("ls", "/dev")
+    finally:
+        assert cli.main([*words, "--undo"]) == 0
 
 
-async def test_gpus(world):
-    """podman makes CDI names of --gpus."""
+async def test_gpus(world, release):
+    """podman 5 makes CDI names of --gpus; 4.3 takes the option and does nothing with it."""
     podman, _ = world
     async with podman.container(None, "--gpus", "all") as container:
         listed = (await container.probe("ls", "/dev")).split()
-        assert {name[6:] for name in listed if name[6:].isdigit()} == set("01234567")
+    given = {name[6:] for name in listed if name[6:].isdigit()}
+    assert given == (set() if release == "podman-4" else set("01234567"))
 
 
 async def test_refusals_are_what_podman_says(world, wrapped):
@@ -99,9 +112,9 @@ async def test_what_asks_for_nothing_gets_nothing(world, wrapped):
         assert "nvidia" not in await container.probe("ls", "/dev")
 
 
-async def test_a_users_own(programs, library):
+async def test_a_users_own(release, programs, library):
     """Rootless: nodes and driver by the runtime and by CDI; the holder is told by the user."""
-    paths = [programs[name].path for name in ("podman", "conmon", "runc")]
+    paths = [programs[name].path for name in (release, "conmon", "runc")]
     closed = [reason for path in paths if (reason := install.closed_at(str(path)))]
     if closed:
         pytest.skip(f"another user cannot start the unpacked programs: podman {closed[0]}")
@@ -110,7 +123,9 @@ async def test_a_users_own(programs, library):
         host = stack.enter_context(test_rootless.place("nnh-")) / "host"
         simulated.build(host, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 3))
         own = test_rootless.own_dev(host)
-        podman = stack.enter_context(podmans.running(programs, library, user=user, more=own))
+        podman = stack.enter_context(
+            podmans.running(programs, library, user=user, more=own, release=release)
+        )
         text = f'cdi.keep = true\ncdi.directory = "{podman.cdi_specs}"\n'
         daemon = stack.enter_context(
             daemons.alone(host, text, ["--dev-root", "/"], prefix=podman.space)

@@ -231,7 +231,12 @@ def test_without_a_log_standard_error_has_the_form(place, interpreter):
         ("[1]", "is not a whole JSON object"),
         ('{"a":NaN}', "is not a whole JSON object"),
         ('{"a":' * 100000, "is not a whole JSON object"),
-        ('{"a":1e999}', "cannot be written again"),
+        ('\ufeff{"a":1}', "is not a whole JSON object"),
+        ('{"a":01}', "is not a whole JSON object"),
+        ('{"a":1,}', "is not a whole JSON object"),
+        ('{"a":1}\x0c', "is not a whole JSON object"),
+        ('{"a":[{"b":1,"c":2,"b":1}]}', "an object in it has 'b' twice; remove one"),
+        ('{"process":{},"process":{"env":[]}}', "has 'process' twice"),
         ('{"mounts":{"a":1}}', "is no config.json"),
         (" " * (16 << 20) + "{}", "16777218 bytes; 16777216 are read at most"),
     ],
@@ -245,6 +250,50 @@ def test_what_is_no_configuration_is_refused(place, interpreter, text, told):
     assert told in said
     assert (place / "bundle/config.json").read_text() == text
     assert os.listdir(place / "bundle") == ["config.json"]
+
+
+def test_what_is_not_utf8_is_refused(place, interpreter):
+    """Go would put another sign in its place; no engine writes such a file."""
+    path = place / "bundle/config.json"
+    path.write_bytes(b'{"process":{"env":["A=\xff"]}}')
+    with answering(place, {"patch": PATCH}):
+        code, said, started = start(place, interpreter)
+    assert (code, started) == (1, None)
+    assert "is not a whole JSON object" in said
+
+
+NUMBERS = (
+    "-0", "0.1000000000000000055511151231257827", "1E400", "1e-400", "1.0", "1e5", "-1.50e+07",
+    "9223372036854775807", "18446744073709551616", "1" * 5000, "-0.0",
+)  # fmt: skip
+
+
+def test_what_is_not_edited_is_written_as_it_was(place, interpreter):
+    """Numbers to the digit, half surrogates, the order of keys, texts that look like numbers."""
+    numbers = ",".join(NUMBERS)
+    more = f'"zz":[{numbers}],"a":{{"\\ud800":"1.0","":[[],{{}}]}}'
+    put(place, f"{json.dumps(SPEC, separators=(',', ':'))[:-1]},{more}}}")
+    with answering(place, {"patch": PATCH}):
+        code, said, _ = start(place, interpreter)
+    assert (code, said) == (0, "")
+    assert (place / "bundle/config.json").read_text().partition('"unknown":')[2] == (
+        f'"Sch\\u00f6n",{more},"hooks":{json.dumps(PATCH["hooks"], separators=(",", ":"))}}}'
+    )
+
+
+@pytest.mark.parametrize("value", [None, True, 5, 1.5, "x", [], {}, [1], {"a": 1}])
+@pytest.mark.parametrize("daemon", [True, False])
+def test_whatever_stands_in_a_hooks_place(place, interpreter, value, daemon):
+    """It is the daemon's or the runtime's to refuse, and no defect of the program's."""
+    for hooks in (
+        value,
+        {"prestart": value},
+        {"prestart": [value]},
+        {"prestart": [{"args": value}]},
+    ):
+        put(place, json.dumps({"process": {"env": value}, "mounts": value, "hooks": hooks}))
+        with answering(place, {"patch": {}}) if daemon else contextlib.nullcontext():
+            assert start(place, interpreter) == (0, "", ["create", "x"])
 
 
 def _linked(place):
