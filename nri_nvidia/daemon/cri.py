@@ -36,7 +36,7 @@ class Cri:
     """Asks and remembers; used on the event loop, which it does not block."""
 
     def __init__(self) -> None:
-        self._socket = ""
+        self._socket = self._said = ""
         self._limit = 0.0
         self._known: collections.OrderedDict[str, Mapping[str, str]] = collections.OrderedDict()
 
@@ -79,7 +79,9 @@ class Cri:
             async with self._in_time(self._socket or _usual(runtime), left) as channel:
                 found = await v1.RuntimeServiceStub(channel).list_containers(request)
         except errors.HostError as error:
-            logger.info("which containers have ended is not known: %s", error)
+            if str(error) != self._said:
+                logger.info("which containers have ended is not known: %s", error)
+            self._said = str(error)
             return frozenset()
         return frozenset(each.id for each in found.containers if each.state is exited)
 

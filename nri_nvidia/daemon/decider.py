@@ -23,6 +23,7 @@ from nri_nvidia.daemon import (
     hookresults,
     hostwatch,
     ledger,
+    leftovers,
     recorder,
     volumekeeper,
 )
@@ -92,6 +93,9 @@ class Decider:
         self._watch = watch
         self._reports = reports
         self._cri = cri.Cri()
+        self.leftovers = leftovers.Leftovers(
+            self._cri, self.ledger, lambda: self.connection.runtime_name, self.stop_container
+        )
         self._noting = False
         self._deciding: dict[object, float] = {}
         self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
@@ -229,7 +233,7 @@ class Decider:
             holdings=self.holdings.now() if exclusive else (),
         )
         plan = pipeline.plan(container, inventory, rules, context, parsed)
-        if limits.is_held(plan.reasons) and await self._let_go(by - now()):
+        if limits.is_held(plan.reasons) and await self.leftovers.let_go(by - now()):
             context = attrs.evolve(context, holdings=self.holdings.now())
             plan = pipeline.plan(container, inventory, rules, context, parsed)
         self._volumes.want(plan.unprepared)
@@ -237,14 +241,6 @@ class Decider:
             if mount.destination == rules.inject.library_dir:
                 self._volumes.note_use(mount.source)
         return plan
-
-    async def _let_go(self, left: float) -> bool:
-        """Forget holders that have ended and are still there; tell whether there was any."""
-        ended = await self._cri.ended(self.connection.runtime_name, left)
-        gone = [key for key in self.ledger.entries if key in ended]
-        for container_id in gone:
-            await self.stop_container(container_id)
-        return bool(gone)
 
     async def _complete_rules(self, left: float) -> pipeline.Policy:
         """Give the rules with the interpreter of a hook that is in place now."""

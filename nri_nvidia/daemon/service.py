@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -153,19 +153,11 @@ class Service:
                 assert owner is not None
                 self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
-                tasks.create_task(_surely(self._sockets.keep(), "opening the daemon's sockets"))
-                wrong = functools.partial(readiness.hung, self._decider)
-                pinging = watchdog.keep(watchdog.interval(os.environ), wrong)
-                tasks.create_task(_surely(pinging, "the watchdog"))
                 tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
-                first = tasks.create_task(
-                    _surely(self._first_look(), "the first look at the host")
-                )
+                first = tasks.create_task(_surely(self._first_look(), "looking at the host"))
                 first.add_done_callback(collector.resume)
-                tasks.create_task(_surely(self._cdi.keep(), "keeping CDI specifications"))
-                tasks.create_task(
-                    _surely(self._door.keep_client(self._place), "the door for runtimes")
-                )
+                for duty, what in self._duties():
+                    tasks.create_task(_surely(duty, what))
                 try:
                     await self._serve_nri(wanted)
                 except errors.Error as error:
@@ -178,6 +170,15 @@ class Service:
             await self._close()
         if failure:
             raise failure
+
+    def _duties(self) -> Iterator[tuple[Coroutine[None, None, None], str]]:
+        """Give what else is done for ever, and what that is."""
+        wrong = functools.partial(readiness.hung, self._decider)
+        yield self._sockets.keep(), "opening the daemon's sockets"
+        yield watchdog.keep(watchdog.interval(os.environ), wrong), "the watchdog"
+        yield self._cdi.keep(), "keeping CDI specifications"
+        yield self._door.keep_client(self._place), "the door for runtimes"
+        yield self._decider.leftovers.keep(), "looking for containers that have ended"
 
     def _heed_signals(self, owner: "asyncio.Task[None]", tasks: asyncio.TaskGroup) -> None:
         def end() -> None:
