@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds where systemd is the one that makes containers' cgroups. Run by test_systemd.
+"""What holds where systemd runs, whether it makes containers' cgroups or runc does.
 
-These need to be on a machine that is theirs alone: they make NVIDIA's nodes in /dev itself.
+Run by test_systemd, with cgroups of version 1 and of version 2. These need to be on a machine that
+is theirs alone: they make NVIDIA's nodes in /dev itself.
 """
 
 import contextlib
@@ -20,26 +21,48 @@ GPU_HOST = Path("/srv/gpu-host")
 """A simulated host with two GPUs, made by test_systemd; its nodes the daemon makes in /dev."""
 LINKS = Path("/dev/char")
 RUNTIMES = ("runc", "runc-1.1.5")
+DRIVERS = ("systemd", "cgroupfs")
+"""Who makes the cgroups, as a kubelet's `cgroupDriver`."""
+CGROUPS = Path("/sys/fs/cgroup")
+VERSION = "CGROUP_VERSION"
+"""The variable by which test_systemd says which version of cgroups it means this to be."""
+NEEDED = {"cpu", "cpuset", "memory", "pids"}
+
+
+def controllers() -> set[str]:
+    """Give the names of the controllers that there are, of either version."""
+    listed = CGROUPS / "cgroup.controllers"
+    if listed.exists():
+        return set(listed.read_text(encoding="utf-8").split())
+    return {each.name for each in CGROUPS.iterdir() if each.is_dir()}
 
 
 @pytest.fixture(scope="session")
-def handlers(
+def wrappers(
     programs: dict[str, engines.Program], tmp_path_factory: pytest.TempPathFactory
-) -> settings.Options:
-    """Settings with a handler of each version of runc, which systemd makes cgroups for."""
+) -> dict[str, Path]:
+    """Each version of runc, as it is where all controllers are there."""
+    if controllers() >= NEEDED:
+        return {name: programs[name].path for name in RUNTIMES}
     directory = tmp_path_factory.mktemp("runtimes")
-    wrappers = {
+    return {
         name: few_controllers.install(directory, name, programs[name].path) for name in RUNTIMES
     }
-    return settings.Options(systemd=True, wrappers=wrappers)
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    """Who makes containers' cgroups."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
 def engine(
-    fresh: Callable[..., engines.Engine], handlers: settings.Options
+    fresh: Callable[..., engines.Engine], wrappers: dict[str, Path], driver: str
 ) -> Iterator[engines.Engine]:
     """Each version of containerd, on a machine without NVIDIA's nodes and links to them."""
-    yield fresh(handlers)
+    yield fresh(settings.Options(systemd=driver == "systemd", wrappers=wrappers))
     for node in Path("/dev").glob("nvidia*"):
         node.unlink()
     for link in LINKS.iterdir():
@@ -52,8 +75,14 @@ def reload() -> None:
     subprocess.run(["systemctl", "daemon-reload"], check=True)
 
 
+def test_cgroups_are_of_the_version_that_is_meant():
+    """What follows is about the version that whoever runs this has asked for."""
+    assert (CGROUPS / "cgroup.controllers").exists() == (os.environ[VERSION] == "2")
+    assert (CGROUPS / "devices").exists() == (os.environ[VERSION] == "1")
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
-async def test_container_keeps_its_gpu(engine, runtime):
+async def test_container_keeps_its_gpu(engine, driver, runtime):
     """A given node stays allowed, another forbidden: through reloads and an update of resources."""
 
     async def answers(container) -> tuple[str, str, str]:
@@ -69,7 +98,8 @@ async def test_container_keeps_its_gpu(engine, runtime):
             pod.container(env={"NVIDIA_VISIBLE_DEVICES": "0"}) as container,
         ):
             assert await container.probe("mknod", "/dev/other", "c", "195", "1") == "OK EPERM"
-            assert f"cri-containerd-{container.id}.scope" in scopes()
+            made = f"cri-containerd-{container.id}.scope" in scopes()
+            assert made == (driver == "systemd")
             assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
             reload()
             assert await answers(container) == ("ENXIO", "ENXIO", "EPERM")
@@ -82,20 +112,38 @@ async def test_container_keeps_its_gpu(engine, runtime):
     assert os.readlink(LINKS / "195:0") == "../nvidia0"
 
 
-@pytest.mark.parametrize(("runtime", "answer"), [("runc", "ENXIO"), ("runc-1.1.5", "EPERM")])
-async def test_without_links_only_the_older_runc_loses_it(engine, tmp_path, runtime, answer):
-    """This is what the links are for, and shows that a loss would be seen here."""
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_without_links_only_the_older_runc_loses_it(engine, driver, tmp_path, runtime):
+    """This is what the links are for, and shows that a loss would be seen here, and by `check`."""
+    loses = driver == "systemd" and runtime == "runc-1.1.5"
     config = tmp_path / "config.toml"
-    config.write_text("host.dev_char_symlinks = false\n")
+    host = f'root = "{GPU_HOST}", driver_root = "{GPU_HOST}", dev_root = "/"'
+    config.write_text(
+        f'nri.socket = "{engine.nri_socket}"\nhost = {{{host}, dev_char_symlinks = false}}\n'
+    )
+
+    def lost(daemon: daemons.Daemon) -> list[str]:
+        done = daemon.ask(
+            "check", "--json", "--config", str(config),
+            "--containerd-config", str(engine.directory / "config.toml"),
+        )  # fmt: skip
+        found = json.loads(done.stdout)["findings"]
+        return [each["message"] for each in found if each["code"] == "device-permission-lost"]
+
     arguments = ["--dev-root", "/", "--config", str(config)]
-    with daemons.running(engine.nri_socket, GPU_HOST, arguments):
+    with daemons.running(engine.nri_socket, GPU_HOST, arguments) as daemon:
         async with (
             engine.pod(runtime) as pod,
             pod.container(env={"NVIDIA_VISIBLE_DEVICES": "0"}) as container,
         ):
             assert await container.probe("open", "/dev/nvidia0", "rw") == "ENXIO"
+            assert lost(daemon) == []
             reload()
+            answer = "EPERM" if loses else "ENXIO"
             assert await container.probe("open", "/dev/nvidia0", "rw") == answer
+            said = lost(daemon)
+            assert len(said) == loses
+            assert all("/dev/nvidia0" in each for each in said)
 
 
 @contextlib.contextmanager

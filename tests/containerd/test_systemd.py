@@ -36,13 +36,15 @@ def test_booted_machine_is_gone_afterwards(machine: Path) -> None:
     assert not list(Path("/sys/fs/cgroup").glob("**/nri-nvidia-nspawn-*"))
 
 
-def test_containers_whose_cgroups_systemd_makes(machine: Path) -> None:
-    """All of inside_systemd passes on such a machine, with nothing left out."""
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_containers_beside_systemd(machine: Path, version: str) -> None:
+    """All of inside_systemd passes with cgroups of either version, with nothing left out."""
     tests = Path(inside_systemd.__file__)
     done = machines.run(
-        machines.LIB / "nspawn", machine,
+        machines.LIB / "nspawn", *(["--cgroup-v1"] if version == "1" else []), machine,
         "systemd-run", "--quiet", "--pipe", "--wait", "--collect",
         f"--working-directory={machines.ROOT}", "--setenv=PYTHONDONTWRITEBYTECODE=1",
+        f"--setenv={inside_systemd.VERSION}={version}",
         machines.ROOT / ".venv/bin/pytest", "-v", "-p", "no:cacheprovider", tests,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
