@@ -90,7 +90,7 @@ def _read(document: dict[str, Any]) -> State:
 
 def _present(pid: int) -> dict[str, tuple[int, int]] | None:
     try:
-        return dict(_nodes(Path(f"/proc/{pid}/root/dev")))
+        return dict(_nodes(Path(f"/proc/{pid}/root") / "dev"))
     except OSError:
         return None
 
