@@ -15,9 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import attrs
-
-from nri_nvidia.check import model
+from nri_nvidia.check import inside, model
 from nri_nvidia.daemon import upgrades
 from nri_nvidia.host import model as host
 from nri_nvidia.host import root as roots
@@ -25,17 +23,10 @@ from nri_nvidia.request import container as containers
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _NODE = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset", re.ASCII)
-_DRIVER = re.compile(r"lib(?:cuda|nvidia-ml)\.so(?:\.[0-9.]+)?", re.ASCII)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-_SHORTEST = 12
-"""Characters of an id that occur in no other process's cgroup by chance."""
-_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib")
-_FOR_GRAPHICS = ("libX11.so.6", "libXext.so.6")
-"""What libGLX_nvidia is linked with and no driver package holds."""
 _CGROUPS = "/sys/fs/cgroup"
 _PATIENCE = 2.0
 _DENIED = b"-"
-_LONGEST = 1 << 16
 
 
 def holders(
@@ -59,43 +50,9 @@ def holders(
             container=match[0] if match else "",
             version=version,
             denied=tuple(_denied(root, pid, groups, inventory)) if inventory else (),
-            shadows=tuple(_shadows(root, pid, library_dir)),
+            shadows=tuple(inside.shadows(root, pid, library_dir)),
         )
     return tuple(found.values())
-
-
-@attrs.frozen(kw_only=True)
-class Inside:
-    """What is seen of a running container from its first process.
-
-    `shadows` are the driver's libraries that its LD_LIBRARY_PATH finds instead of those given;
-    `lacking` are libraries that the driver's graphics needs and its image should have.
-    """
-
-    pid: int
-    shadows: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
-
-
-def inside(root: roots.Root, container: str, library_dir: str) -> Inside | None:
-    """Look into a container by its id; None where none of its processes is seen."""
-    pid = _first_process(root, container)
-    if pid is None:
-        return None
-    own = roots.Root(root.on_disk(f"/proc/{pid}/root"))
-    there = {found for place in _LIBRARIES for found in own.entries(place)}
-    there |= {
-        found
-        for place in _LIBRARIES
-        for folder in own.entries(place)
-        if folder.endswith("-linux-gnu")
-        for found in own.entries(f"{place}/{folder}")
-    }
-    return Inside(
-        pid=pid,
-        shadows=tuple(_shadows(root, pid, library_dir)),
-        lacking=tuple(library for library in _FOR_GRAPHICS if library not in there),
-    )
 
 
 def stripped(
@@ -112,25 +69,15 @@ def stripped(
             for gpu in inventory.gpus
             if gpu.node and {gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)} & {*entry["gpus"]}
         ]
-        pid = _first_process(root, entry["id"]) if paths else None
+        pid = inside.first_process(root, entry["id"]) if paths else None
         if pid is None:
             continue
-        inside = root.on_disk(f"/proc/{pid}/root")
-        lost = [path for path in paths if not os.path.lexists(f"{inside}{path}")]
+        own = root.on_disk(f"/proc/{pid}/root")
+        lost = [path for path in paths if not os.path.lexists(f"{own}{path}")]
         # It may have ended meanwhile: then nothing at all is there.
-        if lost and os.path.lexists(f"{inside}/dev"):
+        if lost and os.path.lexists(f"{own}/dev"):
             found.append(model.Stripped(container=entry["id"], pid=pid, nodes=tuple(lost)))
     return tuple(found)
-
-
-def _first_process(root: roots.Root, container: str) -> int | None:
-    """Give the lowest process id in a container's cgroup."""
-    if len(container) < _SHORTEST:
-        return None
-    for name in sorted(filter(str.isdigit, root.entries("/proc")), key=int):
-        if container in (root.text(f"/proc/{name}/cgroup") or ""):
-            return int(name)
-    return None
 
 
 def _namespace(root: roots.Root, pid: int) -> str:
@@ -154,24 +101,6 @@ def _plain(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def _shadows(root: roots.Root, pid: int, library_dir: str) -> Iterator[str]:
-    """Give the driver's libraries that LD_LIBRARY_PATH finds before those that were given."""
-    environment = root.data(f"/proc/{pid}/environ", _LONGEST) or b""
-    for entry in environment.split(b"\0"):
-        key, _, value = entry.partition(b"=")
-        if key != b"LD_LIBRARY_PATH":
-            continue
-        inside = roots.Root(root.on_disk(f"/proc/{pid}/root"))
-        for directory in value.decode("utf-8", "replace").split(":"):
-            place = inside.resolve(directory) if directory.startswith("/") else None
-            if place is None or f"{place}/".startswith(f"{library_dir}/"):
-                continue
-            for name in inside.entries(place):
-                real = inside.resolve(f"{place}/{name}") if _DRIVER.fullmatch(name) else None
-                if real and not real.startswith(f"{library_dir}/"):
-                    yield f"{directory}/{name}"
-
-
 def _denied(root: roots.Root, pid: int, groups: str, inventory: host.Inventory) -> Iterator[str]:
     """Give the nodes that a container has and that its cgroup does not let it open."""
     if root.recorded:
@@ -182,8 +111,8 @@ def _denied(root: roots.Root, pid: int, groups: str, inventory: host.Inventory) 
         if node.exists
     }
     has: dict[str, str] = {}
-    inside = root.on_disk(f"/proc/{pid}/root")
-    top = f"{inside}/dev"
+    own = root.on_disk(f"/proc/{pid}/root")
+    top = f"{own}/dev"
     with contextlib.suppress(OSError):
         for name in os.listdir(top):  # noqa: PTH208 - names only
             if _NODE.fullmatch(name):

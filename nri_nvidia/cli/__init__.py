@@ -15,6 +15,7 @@ from collections.abc import Container, Sequence
 
 import nri_nvidia
 from nri_nvidia import errors
+from nri_nvidia.cli import output
 
 VERBS = {
     "run": "be the daemon: give containers their GPUs",
@@ -64,22 +65,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given and os.environ.get("NRI_PLUGIN_SOCKET"):
         # A runtime that starts its plugins gives no arguments.
         given = ["run"]
+    options = argparse.Namespace()
     try:
-        return _run(given)
+        return _run(given, options)
     except NotRunningError as error:
-        return _complain(error, 3)
+        return complain(error, 3, options)
     except errors.ConfigError as error:
-        return _complain(error, 2)
+        return complain(error, 2, options)
     except errors.Error as error:
-        return _complain(error, 1)
+        return complain(error, 1, options)
     except BrokenPipeError:
         # The reader left (`… | head`).
         _forget_output()
         return 1
     except OSError as error:
-        _forget_output()
-        where = f"{error.filename}: " if error.filename else ""
-        return _complain(errors.Error(f"{where}{error.strerror or error}"), 1)
+        said = errors.Error(error.strerror or str(error))
+        if error.filename:
+            return complain(errors.Error(f"{error.filename}: {said}"), 1, options)
+        _forget_output()  # no file by name: it is the output itself that cannot be written
+        return complain(said, 1)
     except KeyboardInterrupt:
         return 130
 
@@ -108,23 +112,33 @@ def parser(chosen: Container[str] = VERBS) -> argparse.ArgumentParser:
     return whole
 
 
-def _run(given: list[str]) -> int:
+def _run(given: list[str], options: argparse.Namespace) -> int:
     chosen = next((word for word in given if not word.startswith("-")), "")
     if chosen == "run":
         # Imports make much that stays: to look through all of it for garbage takes part of the
         # start, and what is new suffices. The daemon sets this back once it serves.
         gc.set_threshold(10_000, 1, 100_000)
-    options = parser({chosen}).parse_args(given)
+    parser({chosen}).parse_args(given, options)
     status: int = options.main(options)
     sys.stdout.flush()
     return status
 
 
-def _complain(error: errors.Error, status: int) -> int:
+def complain(error: errors.Error, status: int, options: argparse.Namespace | None = None) -> int:
+    """Say what went wrong, to programs as well if `options` are of one that reads JSON.
+
+    Gives the exit status back. A program has the error in one place, whichever verb it was, and
+    never an empty document.
+    """
     first, *more = error.message.split("\n")
     lines = [f"nri-nvidia: {first}", *more, *([f"  {error.hint}"] if error.hint else [])]
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"{errors.printable(line)}\n" for line in lines))
+    if getattr(options, "json", False):
+        told = {"code": error.code, "message": error.message, "hint": error.hint}
+        with contextlib.suppress(OSError):
+            output.print_json({"error": told})
+            sys.stdout.flush()
     return status
 
 

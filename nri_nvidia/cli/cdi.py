@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.cli import output, settings
+from nri_nvidia.cli import output, settings, shared
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import cache
 from nri_nvidia.oci import cdifiles, install
@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     verbs = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     making = verbs.add_parser("generate", help="print or write a specification of this host")
-    settings.add_host(making)
-    settings.add_config(making)
+    shared.add_host(making)
+    shared.add_config(making)
     making.add_argument(
         "--kind",
         metavar="CLASS",

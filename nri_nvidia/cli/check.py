@@ -9,7 +9,7 @@ import attrs
 
 from nri_nvidia import cli, errors
 from nri_nvidia.check import containerd, containers, gather, model, report
-from nri_nvidia.cli import daemon, output, settings
+from nri_nvidia.cli import daemon, output, settings, shared
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import root as roots
 
@@ -19,7 +19,7 @@ _COLOURS = {model.Severity.ERROR: "31", model.Severity.WARNING: "33", model.Seve
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    settings.add_host(parser)
+    shared.add_host(parser)
     daemon.add_arguments(parser)
     parser.add_argument(
         "--containerd-config",
@@ -62,7 +62,7 @@ def facts(options: argparse.Namespace) -> model.Facts:
     if recorded:
         return gathered
     try:
-        status = daemon.status(options.socket or config.control.socket)
+        status = daemon.status(options)
     except cli.NotRunningError as error:
         return attrs.evolve(gathered, status_error=error.message)
     told = status["runtime"]

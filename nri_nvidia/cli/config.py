@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.cli import output, run, settings
+from nri_nvidia.cli import output, run, shared
 from nri_nvidia.config import load, toolkit
 from nri_nvidia.config import model as config_model
 
@@ -29,7 +29,7 @@ _ENVIRONMENT = (("NRI_PLUGIN_NAME", "nri.name"), ("NRI_PLUGIN_IDX", "nri.index")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb: those of `run`, whose settings are shown."""
-    settings.add_config(parser)
+    shared.add_config(parser)
     run.add_overrides(parser)
     parser.add_argument("--check", metavar="FILE", help="only say what is wrong with a file")
     parser.add_argument(
@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
         return _check(options.check, as_json=options.json)
     if options.imported:
         return _import(options.imported, as_json=options.json)
-    file = settings.file(options.config)
+    file = shared.file(options.config)
     sources = [
         *([load.read(file)] if file else []),
         *_from_runtime(),

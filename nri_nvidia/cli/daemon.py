@@ -1,76 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking the running daemon, over its control socket."""
+"""Asking the running daemon, over its control socket.
+
+What one question needs is imported alone, here and in what this imports: an operator, or a script
+of theirs, asks often. protos/control.proto has the messages, of which each has one field of use.
+"""
 
 import argparse
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nri_nvidia import cli
-from nri_nvidia.cli import settings
+from nri_nvidia import cli, errors
+from nri_nvidia.cli import shared, unary
+from nri_nvidia.config import place, reading
+from nri_nvidia.ttrpc import errors as wire_errors
+from nri_nvidia.ttrpc import wire
 
 _LIMIT = 10
 """Seconds for an answer."""
+_STATUS = "/control.v1.Control/Status"
+_EXPLAIN = "/control.v1.Control/Explain"
+_JSON = 1
+"""The field of both answers that holds the document."""
+_CONTAINER = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which daemon is meant."""
-    settings.add_config(parser)
+    shared.add_config(parser)
     parser.add_argument("--socket", metavar="PATH", help="the daemon's control socket")
 
 
 def socket(options: argparse.Namespace) -> str:
-    """Give the control socket: the one named, else the configured one."""
-    path: str = options.socket or settings.config(options.config).control.socket
-    return path
+    """Give the control socket: the one named, else the configured one.
 
-
-def status(path: str) -> Any:
-    """Give the status document; raises NotRunningError."""
-    from nri_nvidia._api.control import v1  # noqa: PLC0415
-
-    return _ask(path, lambda stub: stub.status(v1.StatusRequest(), timeout=_LIMIT))
-
-
-def explain(path: str, container: str) -> Any:
-    """Give what the daemon knows of a container; raises NotRunningError."""
-    from nri_nvidia._api.control import v1  # noqa: PLC0415
-
-    request = v1.ExplainRequest(container=container)
-    return _ask(path, lambda stub: stub.explain(request, timeout=_LIMIT))
-
-
-def _ask(path: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    return asyncio.run(_asked(path, call))
-
-
-async def _asked(path: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    from grpclib import GRPCError, client, exceptions  # noqa: PLC0415
-
-    from nri_nvidia._api.control import v1  # noqa: PLC0415
-
-    channel = client.Channel(path=path)
+    Of settings with faults only one in the socket's own name is raised (model.Invalid): the
+    daemon may well run with older ones.
+    """
+    if options.socket:
+        return str(options.socket)
+    path = shared.file(options.config)
+    if path is None:
+        return place.CONTROL_SOCKET
     try:
-        answer = await call(v1.ControlStub(channel))
-        return json.loads(answer.json)
-    except (
-        GRPCError,
-        TimeoutError,
-        exceptions.StreamTerminatedError,
-        exceptions.ProtocolError,
-        ValueError,
-    ) as error:
-        said = str(error) or f"nothing was said for {_LIMIT} s"
-        raise cli.NotRunningError(
-            f"{path}: the daemon did not answer: {said}",
-            hint="its log says why: journalctl -u nri-nvidia",
-        ) from error
+        text = reading.text(path)
+    except (OSError, ValueError):
+        text = ""
+    else:
+        if found := place.control_socket(text):
+            return found
+    return _judged(path, text)
+
+
+def status(options: argparse.Namespace) -> Any:
+    """Give the status document; raises NotRunningError."""
+    return _ask(options, _STATUS, b"")
+
+
+def explain(options: argparse.Namespace, container: str) -> Any:
+    """Give what the daemon knows of a container; raises NotRunningError."""
+    return _ask(options, _EXPLAIN, wire.piece(_CONTAINER, container.encode(errors="replace")))
+
+
+def _ask(options: argparse.Namespace, route: str, message: bytes) -> Any:
+    path = socket(options)
+    try:
+        answer = dict(wire.fields(unary.call(path, route, message, _LIMIT)))
+        return json.loads(wire.text(answer.get(_JSON, b"")))
+    except TimeoutError as error:
+        raise _mute(path, f"nothing was said for {_LIMIT} s") from error
+    except (unary.Unanswered, wire_errors.ProtocolError, ValueError) as error:
+        raise _mute(path, str(error)) from error
     except OSError as error:
         raise cli.NotRunningError(
             f"{path}: no daemon answers: {error.strerror or error}",
-            hint="start it: systemctl start nri-nvidia, or nri-nvidia run; root may ask it, and "
-            "the members of control.group",
+            hint=_hint(options),
         ) from error
-    finally:
-        channel.close()
+
+
+def _mute(path: str, said: str) -> errors.Error:
+    return cli.NotRunningError(
+        f"{path}: the daemon did not answer: {said}",
+        hint="its log says why: journalctl -u nri-nvidia",
+    )
+
+
+def _hint(options: argparse.Namespace) -> str:
+    """Say what to do where nobody answers; with faults in its settings no daemon starts."""
+    path = None if options.socket else shared.file(options.config)
+    try:
+        if path is not None:
+            _judged(path, "")
+    except errors.ConfigError as error:
+        return f"it does not start with such settings, mend them first: {error.message}"
+    return (
+        "start it: systemctl start nri-nvidia, or nri-nvidia run; root may ask it, and the "
+        "members of control.group"
+    )
+
+
+def _judged(path: str, text: str) -> str:
+    """Say all that is wrong with settings that name no control socket."""
+    from nri_nvidia.config import load  # noqa: PLC0415
+
+    source = load.Text(name=path, toml=text) if text else load.read(path)
+    return load.load([source]).control.socket

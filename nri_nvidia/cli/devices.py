@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.cli import daemon, output, settings
+from nri_nvidia.cli import daemon, output, settings, shared
 from nri_nvidia.host import cache, model, query, record
 
 _TITLES = ("GPU", "UUID", "MINOR", "BUS ID", "MODEL", "MEMORY", "ARCH", "BRAND")
@@ -26,7 +26,7 @@ _KINDS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    settings.add_host(parser)
+    shared.add_host(parser)
     daemon.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the whole inventory as JSON")
     only = parser.add_mutually_exclusive_group()
@@ -81,7 +81,7 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 
 def text(inventory: model.Inventory, nvml: str) -> list[str]:
     """Give an inventory as lines; `nvml` says why NVML gave no answer."""
-    lines = [*output.host(inventory), f"driver: {_driver(inventory)}"]
+    lines = [*settings.kind(inventory), f"driver: {_driver(inventory)}"]
     if inventory.libraries_version and inventory.libraries_version != inventory.driver_version:
         lines.append(f"driver files: {inventory.libraries_version}")
     lines += [f"CUDA: {inventory.cuda_version}"] if inventory.cuda_version else []
@@ -154,7 +154,7 @@ def _paths(inventory: model.Inventory) -> Iterator[str]:
 def _print_free(options: argparse.Namespace) -> int:
     if options.host:
         raise errors.ConfigError("--free asks the daemon of this node, and --host is another one")
-    status = daemon.status(daemon.socket(options))
+    status = daemon.status(options)
     if not (status["runtime"]["registered"] or status["runtime"].get("off")):
         raise errors.Error(
             "the daemon is not registered with a runtime: which containers run is not known",

@@ -13,7 +13,7 @@ import sys
 import attrs
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.cli import output, settings
+from nri_nvidia.cli import output, settings, shared
 from nri_nvidia.host import cache, volumes
 from nri_nvidia.render import docker
 from nri_nvidia.request import container as containers
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="as in NVIDIA_VISIBLE_DEVICES, with blanks or commas between (default: all)",
     )
-    settings.add_host(parser)
-    settings.add_config(parser)
+    shared.add_host(parser)
+    shared.add_config(parser)
     parser.add_argument("--capabilities", metavar="LIST", help="as in NVIDIA_DRIVER_CAPABILITIES")
     parser.add_argument(
         "--no-library-path", action="store_true", help="the image sets LD_LIBRARY_PATH itself"

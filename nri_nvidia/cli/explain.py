@@ -7,11 +7,9 @@ import sys
 import time
 from typing import Any
 
-import attrs
-
 from nri_nvidia import cli, errors
 from nri_nvidia.cli import daemon, output
-from nri_nvidia.config import model as config_model
+from nri_nvidia.config import place
 
 _LIBRARY_DIR = "--library-dir"
 _GRAPHICS = {"graphics", "display"}
@@ -30,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the explanation; 1 when not exactly one container is meant, or none is known."""
-    path = daemon.socket(options)
     try:
-        answer = daemon.explain(path, options.container)
+        answer = daemon.explain(options, options.container)
     except cli.NotRunningError as error:
+        path = daemon.socket(options)
         answer = _without_daemon(path, options.container)
         if not answer["candidates"]:
             raise
@@ -57,12 +55,15 @@ def main(options: argparse.Namespace) -> int:
 
 def _inside(found: dict[str, Any]) -> dict[str, Any] | None:
     """Look into the container, where it runs here and may be seen."""
-    from nri_nvidia.check import containers  # noqa: PLC0415
-    from nri_nvidia.host import root  # noqa: PLC0415
-
     if found["ended"] or found["edits"] is None:
         return None
-    seen = containers.inside(root.Root(), found["id"].partition("/")[0], _library_dir(found))
+    # Imported here alone: only what still runs can be looked into, and they take long.
+    import attrs  # noqa: PLC0415
+
+    from nri_nvidia.check import inside  # noqa: PLC0415
+    from nri_nvidia.host import root  # noqa: PLC0415
+
+    seen = inside.look(root.Root(), found["id"].partition("/")[0], _library_dir(found))
     return None if seen is None else attrs.asdict(seen)
 
 
@@ -72,7 +73,7 @@ def _library_dir(found: dict[str, Any]) -> str:
         arguments = [*hook["args"], ""]
         if _LIBRARY_DIR in arguments:
             return str(arguments[arguments.index(_LIBRARY_DIR) + 1])
-    return config_model.Inject().library_dir
+    return place.LIBRARY_DIR
 
 
 def _directory(path: str) -> pathlib.Path:
@@ -83,6 +84,8 @@ def _directory(path: str) -> pathlib.Path:
 
 def _without_daemon(path: str, query: str) -> dict[str, Any]:
     """Read what a daemon has left on disk, as it would answer."""
+    import attrs  # noqa: PLC0415
+
     from nri_nvidia.daemon import records  # noqa: PLC0415
 
     kept: dict[str, dict[str, Any]] = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nri_nvidia import errors
-from nri_nvidia.host import model
 
 _LONGEST_LINE = 20_000
 
@@ -72,18 +71,3 @@ def ago(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
-
-
-def host(inventory: model.Inventory) -> list[str]:
-    """Say which kind of host it was taken for, and why."""
-    if not inventory.preset:
-        return []
-    elsewhere = [
-        f"{what} below {root}"
-        for what, root in (("driver", inventory.driver_root), ("nodes", inventory.dev_root))
-        if root != "/"
-    ]
-    return [
-        f"host: {inventory.preset}: {inventory.preset_reason}",
-        *(["  " + ", ".join(elsewhere)] if elsewhere else []),
-    ]

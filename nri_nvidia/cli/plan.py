@@ -7,7 +7,7 @@ import sys
 import attrs
 
 from nri_nvidia import errors, limits, pipeline
-from nri_nvidia.cli import output, settings
+from nri_nvidia.cli import output, settings, shared
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import cache, model
 from nri_nvidia.oci import bundle
@@ -20,8 +20,8 @@ FORMATS = ("json", "text", "nri", "oci", "cdi")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb; design: `plan` is the contract of tests and tools."""
-    settings.add_host(parser)
-    settings.add_config(parser)
+    shared.add_host(parser)
+    shared.add_config(parser)
     for option, name, text in (
         ("--env", "K=V", "a variable of the container"),
         ("--mount", "SRC:DST", "a mount that the spec already holds"),
@@ -48,16 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the plan; 0 when the container would be created, 1 when that would be refused."""
-    config = settings.config(options.config)
     try:
+        config = settings.config(options.config)
+        host = cache.Cache(settings.host(config, options.host))
+        context = _context(options)
         spec = {} if options.spec is None else bundle.read(options.spec)
         container = _container(options, bundle.container(spec))
-    except errors.RequestError as error:
+    except (errors.RequestError, errors.ConfigError) as error:
         if options.format == "json":  # whoever reads JSON is to find the refusal there
             output.print_json(document.plan(pipeline.refused(error, None)))
         raise
-    host = cache.Cache(settings.host(config, options.host))
-    decided = _decided(container, config, host, _context(options))
+    decided = _decided(container, config, host, context)
     if options.format not in {"json", "text"}:
         _complain(decided)
         if not decided.created or (options.format == "cdi" and not decided.edits):
@@ -67,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
         case "json":
             output.print_json(document.plan(decided))
         case "text":
-            kind = output.host(host.last) if host.last else []
+            kind = settings.kind(host.last) if host.last else []
             output.print_lines([*kind, *_text(decided)])
         case "nri":
             # Imported here alone: the messages' library takes longer than all the rest.

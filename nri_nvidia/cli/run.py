@@ -8,7 +8,7 @@ import os
 import sys
 
 from nri_nvidia import errors, log
-from nri_nvidia.cli import settings
+from nri_nvidia.cli import shared
 from nri_nvidia.config import load
 
 _LAST_WORDS = 1.0
@@ -41,7 +41,7 @@ _OPTIONS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    settings.add_config(parser)
+    shared.add_config(parser)
     add_overrides(parser)
 
 
@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
             hint="run it as root",
             code="not-root",
         )
-    sources = service.Sources(file=settings.file(options.config), options=overrides(options))
+    sources = service.Sources(file=shared.file(options.config), options=overrides(options))
     try:
         service.run(sources)
     except errors.Error as error:

@@ -1,44 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that several verbs share: which configuration and which host."""
+"""What verbs make of the options that they share: the settings, and the host to look at."""
 
-import argparse
 import pathlib
 
 import attrs
 
 from nri_nvidia import errors
-from nri_nvidia.config import load, model
+from nri_nvidia.cli import shared
+from nri_nvidia.config import model
+from nri_nvidia.host import model as host_model
 from nri_nvidia.host import options as host_options
 from nri_nvidia.oci import install
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add --config."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"configuration (default: {load.DEFAULT_PATH}, if it is there)",
-    )
-
-
-def add_host(parser: argparse.ArgumentParser) -> None:
-    """Add --host."""
-    parser.add_argument(
-        "--host", metavar="DIR", help="a recorded host (a tree laid out like /), not this one"
-    )
-
-
-def file(path: str | None) -> str | None:
-    """Give the configuration file: the one named, else the default one if that is there."""
-    if path is None and pathlib.Path(load.DEFAULT_PATH).exists():
-        return load.DEFAULT_PATH
-    return path
-
-
 def config(path: str | None) -> model.Config:
     """Give the settings of a file, or of the default one if that is there."""
-    chosen = file(path)
-    return load.load([] if chosen is None else [load.read(chosen)])
+    chosen = shared.file(path)
+    if chosen is None:
+        return model.Config()
+    from nri_nvidia.config import load  # noqa: PLC0415 - with what it takes to judge a file
+
+    return load.load([load.read(chosen)])
 
 
 def host(settings: model.Config, directory: str | None) -> host_options.Options:
@@ -65,3 +47,18 @@ def host(settings: model.Config, directory: str | None) -> host_options.Options:
 def interpreter(settings: model.Config) -> str:
     """Give the Python that runs the hook: the configured one, else what this machine has."""
     return settings.hook.interpreter or install.interpreter()
+
+
+def kind(inventory: host_model.Inventory) -> list[str]:
+    """Say which kind of host it was taken for, and why."""
+    if not inventory.preset:
+        return []
+    elsewhere = [
+        f"{what} below {root}"
+        for what, root in (("driver", inventory.driver_root), ("nodes", inventory.dev_root))
+        if root != "/"
+    ]
+    return [
+        f"host: {inventory.preset}: {inventory.preset_reason}",
+        *(["  " + ", ".join(elsewhere)] if elsewhere else []),
+    ]

@@ -48,14 +48,13 @@ def _pause(told: str) -> float:
 
 def main(options: argparse.Namespace) -> int:
     """Print the state; 1 when the daemon is not registered with a runtime, and should be."""
-    path = daemon.socket(options)
     if options.watch is not None:
         if options.ready or options.json:
             raise errors.ConfigError(
                 "--watch shows a text: give neither --ready nor --json with it"
             )
-        return _watch(path, options.watch)
-    document = daemon.status(path)
+        return _watch(options)
+    document = daemon.status(options)
     if options.ready:
         return _ready(document, as_json=options.json)
     if options.json:
@@ -78,14 +77,14 @@ def _ready(document: dict[str, Any], *, as_json: bool) -> int:
     return 0 if document["ready"] else 1
 
 
-def _watch(path: str, pause: float) -> int:
+def _watch(options: argparse.Namespace) -> int:
     """Show the state again and again until interrupted, also while the daemon is away."""
     in_place = sys.stdout.isatty()
     try:
         if in_place:
             sys.stdout.write(_BEGIN)
         while True:
-            lines = _lines(path)
+            lines = _lines(options)
             if in_place:
                 size = shutil.get_terminal_size()
                 shown = [f"{line}{_END_OF_LINE}" for line in lines[: size.lines - 1]]
@@ -93,15 +92,15 @@ def _watch(path: str, pause: float) -> int:
             else:
                 sys.stdout.write("\n".join([*lines, "", ""]))
             sys.stdout.flush()
-            time.sleep(pause)
+            time.sleep(options.watch)
     except KeyboardInterrupt:
         if in_place:
             sys.stdout.write(_END)
         return 0
 
 
-def _lines(path: str) -> list[str]:
+def _lines(options: argparse.Namespace) -> list[str]:
     try:
-        return statustext.text(output.plain(daemon.status(path)), time.time())
+        return statustext.text(output.plain(daemon.status(options)), time.time())
     except cli.NotRunningError as error:
         return [errors.printable(error.message), f"  {errors.printable(error.hint)}"]

@@ -12,8 +12,6 @@ import cattrs
 from nri_nvidia.config import access, contradictions, lines, model, reading
 from nri_nvidia.request import model as request_model
 
-DEFAULT_PATH = "/etc/nri-nvidia/config.toml"
-
 
 @attrs.frozen(kw_only=True)
 class Text:
@@ -236,8 +234,9 @@ def _capabilities(value: Any, _: Any) -> frozenset[request_model.Capability]:
     return frozenset(request_model.Capability(name) for name in stripped)
 
 
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+def _converter() -> cattrs.BaseConverter:
+    # One that writes no functions: each would be used once. Unknown keys are found before it.
+    converter = cattrs.BaseConverter(detailed_validation=False)
     converter.register_structure_hook(str, _exactly(str, "a string"))
     converter.register_structure_hook(int, _exactly(int, "a whole number"))
     converter.register_structure_hook(float, _exactly(float, "a number"))

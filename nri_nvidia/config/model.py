@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors, pipeline
-from nri_nvidia.config import access
+from nri_nvidia.config import access, place
 from nri_nvidia.edits import options as edit_options
 from nri_nvidia.host import options as host_options
 from nri_nvidia.host import presets
@@ -129,7 +129,7 @@ class Inject:
     variable itself; none, since programs are used to what they find.
     """
 
-    library_dir: str = attrs.field(default="/usr/local/nvidia", validator=_loader_path)
+    library_dir: str = attrs.field(default=place.LIBRARY_DIR, validator=_loader_path)
     layout: str = attrs.field(default="volume", validator=_one_of("files", "volume"))
     volume_dir: str = attrs.field(default="/var/lib/nri-nvidia/driver", validator=_absolute)
     cuda_compat: str = attrs.field(default="auto", validator=_one_of("auto", "always", "never"))
@@ -179,7 +179,7 @@ class Hook:
 class Control:
     """`[control]`: the socket that `status` asks; root may, and the members of `group`."""
 
-    socket: str = attrs.field(default="/run/nri-nvidia/control.sock", validator=_absolute)
+    socket: str = attrs.field(default=place.CONTROL_SOCKET, validator=_absolute)
     group: str = ""
 
 

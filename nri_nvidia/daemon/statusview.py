@@ -98,8 +98,9 @@ def _driver(inventory: host.Inventory | None) -> dict[str, Any]:
 def _gpus(inventory: host.Inventory | None, books: ledger.Ledger) -> list[dict[str, Any]]:
     holders: dict[int, list[dict[str, Any]]] = {}
     for entry in books.entries.values():
+        whole = {**_named(entry.container), "mig": None}
         for held in entry.held:
-            holder = {**_named(entry.container), "mig": held.mig or None}
+            holder = {**whole, "mig": held.mig} if held.mig else whole
             holders.setdefault(held.minor, []).append(holder)
     return [
         {

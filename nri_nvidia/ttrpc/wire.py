@@ -8,11 +8,13 @@ declares as bytes, at a fraction of the library's cost.
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import betterproto
+from typing import TYPE_CHECKING, Any
 
 from . import errors
+
+if TYPE_CHECKING:
+    # For the names of types alone: it takes long, and the command line has only fields to read.
+    import betterproto
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 32
@@ -109,12 +111,12 @@ def text(value: int | bytes) -> str:
         raise errors.RemoteProtocolError(f"a string field is not UTF-8: {error}") from None
 
 
-def check(message: type[betterproto.Message], data: bytes) -> None:
+def check(message: "type[betterproto.Message]", data: bytes) -> None:
     """Raise RemoteProtocolError unless `data` is a well-formed `message`; unknown fields pass."""
     _check(message, data, 0)
 
 
-def _check(message: type[betterproto.Message], data: bytes, depth: int) -> None:
+def _check(message: "type[betterproto.Message]", data: bytes, depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise errors.RemoteProtocolError(f"a message is nested more than {_MAX_DEPTH} deep")
     known = _schema(message)
@@ -135,11 +137,11 @@ def _check(message: type[betterproto.Message], data: bytes, depth: int) -> None:
             _check(inner, value, depth + 1)
 
 
-_Field = tuple[str, int, str, type[betterproto.Message] | None]
+_Field = tuple[str, int, str, "type[betterproto.Message] | None"]
 
 
 @functools.cache
-def _schema(message: type[betterproto.Message]) -> Mapping[int, _Field]:
+def _schema(message: "type[betterproto.Message]") -> Mapping[int, _Field]:
     meta: Any = getattr(message, "_betterproto")  # noqa: B009 - a class property mypy cannot type
     return {
         field.number: (

@@ -5,7 +5,8 @@ Groups: creations (plain, GPU-less and GPU containers on real containerds, throu
 interleaved), parts
 (the same GPU container with pieces switched off), daemon (answers, start, memory, many at once),
 decision (its steps), hosts (scan and fingerprint), programs (the hook, Python, ldconfig),
-runtime (what nri-nvidia-runtime adds to a call of the real one).
+runtime (what nri-nvidia-runtime adds to a call of the real one), operator (status and other
+commands, with a thousand containers gone and there).
 Times of a busy machine are of that machine; look at ratios and paired differences.
 """
 
@@ -19,9 +20,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import arms, creations, document, life, pieces, plot, processes, table, world, wrapped
+from . import (
+    arms,
+    creations,
+    document,
+    life,
+    operator,
+    pieces,
+    plot,
+    processes,
+    table,
+    world,
+    wrapped,
+)
 
-GROUPS = ("creations", "parts", "daemon", "decision", "hosts", "programs", "runtime")
+GROUPS = ("creations", "parts", "daemon", "decision", "hosts", "programs", "runtime", "operator")
 
 
 def main() -> int:
@@ -87,6 +100,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             "hosts": _hosts,
             "programs": _programs,
             "runtime": _runtime,
+            "operator": _operator,
         }
         for name, step in steps.items():
             if name in chosen:
@@ -179,6 +193,12 @@ def _runtime(place: Path, given: argparse.Namespace) -> dict[str, Any]:
     world.make_host(place / "host")
     with wrapped.programs(place, place / "host") as listed:
         return document.of_times(processes.measure(listed, max(10, given.runs // 5)))
+
+
+def _operator(place: Path, given: argparse.Namespace) -> dict[str, Any]:
+    world.make_host(place / "host")
+    measured = operator.measure(place / "host", place, runs=max(10, given.runs // 20))
+    return document.of_times(asyncio.run(measured))
 
 
 def _say(text: str) -> None:

@@ -39,7 +39,7 @@ class Life:
 
 
 @contextlib.asynccontextmanager
-async def _together(
+async def together(
     host: Path, directory: Path, environment: dict[str, str] | None = None, *, timed: bool = False
 ) -> AsyncIterator[tuple[runtime.Runtime, daemons.Daemon, int]]:
     """Give a runtime, a daemon registered with it, and the nanoseconds that its start took."""
@@ -55,13 +55,13 @@ async def _together(
             taken = time.perf_counter_ns() - begun
             await asyncio.to_thread(daemon.ready)
             # The first look at the host is part of nothing that is measured after the start.
-            await _ask(side, requests.CREATE, requests.create(0, *requests.ALL))
+            await ask(side, requests.CREATE, requests.create(0, *requests.ALL))
             yield side, daemon, taken
         finally:
             await asyncio.to_thread(daemon.close)
 
 
-async def _ask(side: runtime.Runtime, route: str, payload: bytes) -> tuple[int, int]:
+async def ask(side: runtime.Runtime, route: str, payload: bytes) -> tuple[int, int]:
     """Give the nanoseconds of a round trip of undecoded bytes, and the answer's length."""
     channel = side.plugins[0].peer.channel
     begun = time.perf_counter_ns()
@@ -78,14 +78,14 @@ async def measure(host: Path, directory: Path, *, runs: int, starts: int, many: 
     life = Life()
     await _answers(life, host, directory, runs)
     for number in range(starts):
-        async with _together(host, directory / f"start-{number}") as (_, _, taken):
+        async with together(host, directory / f"start-{number}") as (_, _, taken):
             life.start.append(taken)
-    async with _together(host, directory / "crowd") as (side, daemon, _):
+    async with together(host, directory / "crowd") as (side, daemon, _):
         await _crowd(life, side)
         life.memory, life.threads = _size(daemon.pid)
         if many:
             for number in range(MANY):
-                await _ask(side, requests.CREATE, requests.create(number, *requests.ALL))
+                await ask(side, requests.CREATE, requests.create(number, *requests.ALL))
             life.memory_many, life.threads_many = _size(daemon.pid)
     return life
 
@@ -94,15 +94,15 @@ async def _answers(life: Life, host: Path, directory: Path, runs: int) -> None:
     """Ask one by one: the whole round trip here, and what of it the daemon took for itself."""
     times = directory / "times.json"
     environment = {"BENCH_TIMES": str(times)}
-    async with _together(host, directory / "answers", environment, timed=True) as (side, _, _):
+    async with together(host, directory / "answers", environment, timed=True) as (side, _, _):
         for number in range(1, runs + 1):
-            taken, length = await _ask(
+            taken, length = await ask(
                 side, requests.CREATE, requests.create(number, *requests.ALL)
             )
             if not length:
                 raise RuntimeError("the daemon gives no GPU on the bench's host")
-            await _ask(side, requests.STOP, requests.stop(number))
-            nothing, _ = await _ask(side, requests.CREATE, requests.create(number + runs))
+            await ask(side, requests.STOP, requests.stop(number))
+            nothing, _ = await ask(side, requests.CREATE, requests.create(number + runs))
             life.round_trip.append(taken)
             life.round_trip_nothing.append(nothing)
     inside: Sequence[int] = json.loads(times.read_text(encoding="utf-8"))[-3 * runs :]
@@ -112,7 +112,7 @@ async def _answers(life: Life, host: Path, directory: Path, runs: int) -> None:
 async def _crowd(life: Life, side: runtime.Runtime) -> None:
     """Create 64 containers at once; the runtime drops a plugin that does not answer in time."""
     asked = [
-        _ask(side, requests.CREATE, requests.create(number, *requests.ALL))
+        ask(side, requests.CREATE, requests.create(number, *requests.ALL))
         for number in range(1, CROWD + 1)
     ]
     begun = time.perf_counter_ns()
@@ -122,7 +122,7 @@ async def _crowd(life: Life, side: runtime.Runtime) -> None:
     life.crowd_slowest = max((taken for taken, _ in good), default=0)
     life.crowd_answered = sum(taken < side.request_timeout * 1e9 for taken, _ in good)
     for number in range(1, CROWD + 1):
-        await _ask(side, requests.STOP, requests.stop(number))
+        await ask(side, requests.STOP, requests.stop(number))
 
 
 def _size(pid: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import attrs
 
 from nri_nvidia.config import model as config_model
 
-from . import wrapped
+from . import operator, wrapped
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +38,7 @@ def verdicts(document: dict[str, Any]) -> list[Verdict]:
         *_of_daemon(document.get("daemon")),
         *_of_hosts(document.get("hosts", {})),
         *_of_runtime(document.get("runtime", {})),
+        *_of_operator(document.get("operator", {})),
     ]
 
 
@@ -114,3 +115,14 @@ def _of_runtime(times: dict[str, Any]) -> Iterator[Verdict]:
             limit=limit,
             unit="ms",
         )
+
+
+_WAITED = {operator.ANSWER: 20, operator.PLAN: 300, "": 200}
+"""Milliseconds by the beginning of a name: `plan` looks at a host, and for a Python."""
+
+
+def _of_operator(times: dict[str, Any]) -> Iterator[Verdict]:
+    """Judge at p50 what one waits for."""
+    for name, found in times.items():
+        limit = next(limit for prefix, limit in _WAITED.items() if name.startswith(prefix))
+        yield Verdict(what=name, value=found["p50"], limit=limit, unit="ms")

@@ -136,6 +136,7 @@ def _pieces(document: dict[str, Any]) -> Iterator[Sequence[str]]:
         **{f"{name}: ": host for name, host in document.get("hosts", {}).items()},
         "process: ": document.get("programs", {}),
         "nri-nvidia-runtime: ": document.get("runtime", {}),
+        "operator: ": document.get("operator", {}),
     }
     for prefix, group in groups.items():
         for name, found in group.items():

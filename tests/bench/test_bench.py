@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bench computes what it says, and runs. No test asserts a time."""
 
+import asyncio
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from . import (
     forks,
     instrumented,
     limits,
+    operator,
     plot,
     processes,
     table,
@@ -186,6 +188,17 @@ def test_the_runtime_is_measured_as_it_works(tmp_path_factory):
     assert ("/dev/nvidia7" in given, "nvidia" in plain) == (True, False)
     found = document.of_times(times)
     assert len(limits.verdicts({"runtime": found})) == 4
+
+
+def test_what_an_operator_waits_for_is_measured():
+    """Every command ends well, with containers gone and there, and each has its limit."""
+    with world.temporary() as directory:
+        world.make_host(directory / "host")
+        times = asyncio.run(operator.measure(directory / "host", directory, runs=1, many=9))
+    assert {len(found) for found in times.values()} == {1}
+    found = document.of_times(times)
+    assert len(limits.verdicts({"operator": found})) == len(times) == 9
+    assert {each.limit for each in limits.verdicts({"operator": found})} == {20, 200, 300}
 
 
 @pytest.mark.containerd

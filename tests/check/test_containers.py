@@ -8,7 +8,7 @@ import subprocess
 import attrs
 import pytest
 
-from nri_nvidia.check import containers, driver, model
+from nri_nvidia.check import containers, driver, inside, model
 from nri_nvidia.host import root as roots
 
 from . import nodes
@@ -110,11 +110,11 @@ def test_inside_of_a_container(tmp_path):
     """By its id: what shadows the driver there, and what its image lacks for graphics."""
     node = nodes.Node(tmp_path / "node")
     root = roots.Root(str(node.top), recorded=True)
-    assert containers.inside(root, nodes.ID, "/usr/local/nvidia") is None
+    assert inside.look(root, nodes.ID, "/usr/local/nvidia") is None
     node.container(300, "550.163.01", environment=("LD_LIBRARY_PATH=/opt/drv",))
     node.write("proc/300/root/opt/drv/libcuda.so.1", "")
     node.write("proc/300/root/usr/lib/x86_64-linux-gnu/libX11.so.6", "")
-    assert containers.inside(root, nodes.ID, "/usr/local/nvidia") == containers.Inside(
+    assert inside.look(root, nodes.ID, "/usr/local/nvidia") == inside.Inside(
         pid=300, shadows=("/opt/drv/libcuda.so.1",), lacking=("libXext.so.6",)
     )
-    assert containers.inside(root, nodes.ID[:8], "/usr/local/nvidia") is None
+    assert inside.look(root, nodes.ID[:8], "/usr/local/nvidia") is None

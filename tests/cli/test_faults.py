@@ -111,7 +111,7 @@ def test_status_of_something_else(tmp_path, capsys, data):
     with answering(path, data):
         assert cli.main(["status", "--json", "--socket", str(path)]) == 3
     said = capsys.readouterr()
-    assert said.out == ""
+    assert json.loads(said.out)["error"]["code"] == "daemon-not-running"
     assert str(path) in said.err
 
 

@@ -190,3 +190,20 @@ def test_pause_that_is_none(capsys, pause):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["status", "--watch", pause])
     assert "from 0.1 to 3600" in capsys.readouterr().err
+
+
+def test_fault_in_the_settings(together, tmp_path):
+    """A running daemon is asked all the same; where none runs the fault is told, as the cause."""
+    settings = tmp_path / "config.toml"
+
+    async def body(pair):
+        settings.write_text(f'[control]\nsocket = "{pair.daemon.control}"\n[nri]\nsokcet = "/x"\n')
+        words = [daemons.COMMAND, "status", "--config", settings]
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        await asyncio.to_thread(pair.daemon.end)
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
+        assert done.returncode == 3
+        assert f"{settings}:4: nri.sokcet: unknown key (did you mean socket?)" in done.stderr
+
+    together(body)
