@@ -47,6 +47,11 @@ class ConfigError(Error):
     code = "bad-configuration"
 
 
+def cut(text: str, limit: int) -> str:
+    """Give a text, a longer one cut after `limit` characters with a word of its length."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
 def printable(text: str, limit: int = 2000) -> str:
     r"""Give a text as one line that cannot steer a terminal, cut after `limit` characters.
 

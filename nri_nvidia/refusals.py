@@ -13,6 +13,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 _BEGINNING = re.compile(r"(?i:GPU|MIG|MIG-GPU)-[0-9A-Fa-f-]*")
 _MIN_PREFIX_DIGITS = 8
 _MOST_LISTED = 16
+_LONGEST_SHOWN = 400
 
 
 def is_too_short(text: str) -> bool:
@@ -61,9 +62,12 @@ def require_nvml(
 
 
 def asked(request: request_model.GpuRequest, *devices: str) -> str:
-    """Write what was asked as its author did: `NVIDIA_VISIBLE_DEVICES=0,2`."""
+    """Write what was asked as its author did: `NVIDIA_VISIBLE_DEVICES=0,2`.
+
+    A long text is cut: what stands behind it, what the node has, is to be seen too.
+    """
     separator = "=" if request.source is request_model.Source.ENV else ": "
-    return f"{request.variable}{separator}{','.join(devices)}"
+    return f"{request.variable}{separator}{errors.cut(','.join(devices), _LONGEST_SHOWN)}"
 
 
 def unknown(
@@ -74,8 +78,8 @@ def unknown(
         return errors.RequestError(
             f"{asked(request, device)}: the devices are named by mounts below it, and none of "
             "them is accepted on this node, or there is none",
-            hint="set request.accept_volume_mounts = true; the device plugin's strategy "
-            "volume-mounts makes the mounts",
+            hint="request.accept_volume_mounts = true accepts them; the device plugin's strategy "
+            "volume-mounts makes them",
             code="volume-mounts-not-accepted",
         )
     have = _ranges(inventory) if _INDEX.fullmatch(names.plain(device)) else _named(inventory)

@@ -76,7 +76,7 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
         if problem:
             raise problem
     return Allocation(
-        assigned=_in_order(found),
+        assigned=in_order(found),
         reasons=_not_apart(request, found, inventory)
         + tuple(
             Reason(
@@ -261,8 +261,11 @@ def _mig_by_path(
 ) -> Assigned:
     refusals.require_nvml(request, device, inventory)
     uuid, gi, ci = path
+    matches = _by_uuid(uuid, [gpu.uuid for gpu in inventory.usable if gpu.uuid])
+    if len(matches) > 1:
+        raise refusals.ambiguous(request, device, matches)
     for gpu, mig in refusals.mig_devices(inventory):
-        if gpu.uuid.lower() == uuid.lower() and (mig.gi, mig.ci) == (gi, ci):
+        if gpu.uuid in matches and (mig.gi, mig.ci) == (gi, ci):
             return Assigned(gpu=gpu, mig=mig)
     raise refusals.unknown_mig(request, device, inventory)
 
@@ -281,7 +284,8 @@ def _bus_numbers(bus_id: str) -> tuple[int, ...] | None:
     return tuple(int(part, 16) for part in match.groups()) if match else None
 
 
-def _in_order(found: Iterable[Assigned]) -> tuple[Assigned, ...]:
+def in_order(found: Iterable[Assigned]) -> tuple[Assigned, ...]:
+    """Give each once, in PCI order."""
     unique = dict.fromkeys(found)
     return tuple(sorted(unique, key=lambda a: (a.gpu.index, -1 if a.mig is None else a.mig.index)))
 

@@ -99,6 +99,16 @@ def test_beginning_of_two_uuids_is_ambiguous():
     assert all(twin.uuid in error.message for twin in twins)
 
 
+@pytest.mark.parametrize("text", ["x" * 5000, "GPU-" + "0" * 5000, "9" * 5000, "0:" + "1" * 5000])
+def test_a_long_name_does_not_hide_what_exists(text):
+    """A scheduler's text in place of a name is cut, and the list of the node's GPUs is whole."""
+    message = refusal(EIGHT, text).message
+    assert len(message) < 800
+    assert message.startswith(f"NVIDIA_VISIBLE_DEVICES={text[:200]}")
+    assert f"({len(text)} characters)" in message
+    assert UUIDS[7][:12] in message or "0-7" in message
+
+
 def test_node_without_hardware():
     """`all` from an image is set aside on a node without a GPU, an id is an error."""
     nothing = model.Inventory()
@@ -153,7 +163,8 @@ def test_mig_spellings():
     """Index pair, UUID and path name one MIG device; `all` is all of them and the whole GPUs."""
     host = inventories.mig_host()
     first = host.gpus[0].mig_devices[0]
-    for text in ("0:0", first.uuid, first.uuid.lower(), f"MIG-{UUIDS[0]}/1/0"):
+    short = f"MIG-{UUIDS[0][:12]}/1/0"
+    for text in ("0:0", first.uuid, first.uuid.lower(), f"MIG-{UUIDS[0]}/1/0", short):
         assigned = resolve.resolve(ask(text), host).assigned
         assert [item.mig for item in assigned] == [first]
     everything = resolve.resolve(ask("all"), host).assigned
@@ -162,6 +173,7 @@ def test_mig_spellings():
         (0, 1),
         (1, None),
     ]
+    assert refusal(host, f"MIG-{UUIDS[0][:11]}/1/0").code == "no-such-mig-device"
     assert refusal(host, "0:7").code == "no-such-mig-device"
     assert refusal(attrs.evolve(host, nvml_state="absent"), "0:0").code == "nvml-not-available"
 

@@ -204,10 +204,12 @@ def require_own_paths(nodes: Iterable[model.DeviceEdit]) -> None:
 
 
 def _require_same(node: host.DeviceNode, device: containers.Device) -> None:
-    if device.major < 0 or (device.major, device.minor) == (node.major, node.minor):
+    same = (device.major, device.minor) == (node.major, node.minor)
+    if device.major < 0 or (same and device.type == "c"):
         return
+    kind = "" if device.type == "c" else f"{device.type} "
     raise errors.RequestError(
-        f"{node.path} in the container's spec is the device {device.major}:{device.minor}, "
+        f"{node.path} in the container's spec is the device {kind}{device.major}:{device.minor}, "
         f"the driver's is {node.major}:{node.minor}: a program would not find it",
         hint="remove that device from the container, or let what gave it give the right one",
         code="device-path-taken",

@@ -3,16 +3,21 @@
 
 import posixpath
 import re
+from collections.abc import Iterable
 
 from nri_nvidia import errors, resolve
 from nri_nvidia.edits import hooks
 from nri_nvidia.host import model as host
+from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
-# NVIDIA's legacy hook, its runtime, and the hooks of its CDI specifications.
+# NVIDIA's legacy hook (Red Hat's name of it, and what it runs), its runtime, and the hooks of its
+# CDI specifications.
 _OTHER_INJECTORS = {
+    "nvidia-container-cli",
+    "oci-nvidia-hook",
     "nvidia-container-runtime-hook",
     "nvidia-container-toolkit",
     "nvidia-cdi-hook",
@@ -71,6 +76,23 @@ def gpus(container: containers.Container, inventory: host.Inventory) -> tuple[ho
     )
 
 
+def _divided(
+    container: containers.Container, gpu: host.Gpu, inventory: host.Inventory
+) -> tuple[host.MigDevice, ...]:
+    """Give the MIG devices of a GPU whose capability nodes the spec holds, too."""
+    known = reach.capability_nodes(inventory)
+    paths = {posixpath.normpath(d.path) for d in container.devices if d.major < 0}
+    numbers = {(d.major, d.minor) for d in container.devices if d.type == "c"}
+
+    def held(name: str) -> bool:
+        node = known.get(name)
+        return node is not None and (node.path in paths or (node.major, node.minor) in numbers)
+
+    return tuple(
+        mig for mig in gpu.mig_devices if all(map(held, reach.mig_capabilities(gpu, mig)))
+    )
+
+
 def _made_up(gpu: host.Gpu, numbers: set[tuple[int, int]]) -> bool:
     """Whether a GPU without a node of its own (WSL, Jetson) has all those that make it up."""
     if gpu.node is not None or not gpu.nodes:
@@ -87,11 +109,15 @@ def allocation(
 
     Where the driver's files are there as well, nothing is left to give.
     """
-    found = gpus(container, inventory)
+    found = tuple(
+        resolve.Assigned(gpu=gpu, mig=mig)
+        for gpu in gpus(container, inventory)
+        for mig in _divided(container, gpu, inventory) or (None,)
+    )
     if not found or not request.devices:
         return None
     driver = next((m for m in container.mounts if _is_libcuda(m.destination)), None)
-    listed = ", ".join(str(gpu.index) for gpu in found)
+    listed = _listed(found)
     if driver:
         return resolve.Allocation(
             given=False,
@@ -107,25 +133,44 @@ def allocation(
     resolve.require_driver(request, inventory)
     asked, difference = _compare(request, inventory, found)
     return resolve.Allocation(
-        assigned=asked or tuple(resolve.Assigned(gpu=gpu) for gpu in found),
+        assigned=asked or found,
         reasons=(_reason(container, request, listed, difference),),
     )
 
 
 def _compare(
-    request: request_model.GpuRequest, inventory: host.Inventory, found: tuple[host.Gpu, ...]
+    request: request_model.GpuRequest,
+    inventory: host.Inventory,
+    found: tuple[resolve.Assigned, ...],
 ) -> tuple[tuple[resolve.Assigned, ...], str]:
-    """Give what the request means where that agrees with the spec, else how it differs."""
+    """Give what the request means where that agrees with the spec, else how it differs.
+
+    A spec may hold no more of a MIG device than its GPU's node: then the request says which it is.
+    Of one that holds a device's own nodes no other device is added, and a whole GPU means these.
+    """
     if request.wants_all:
         return (), ""
     try:
         asked = resolve.resolve(request, inventory).assigned
     except errors.Error as error:
         return (), error.message
-    if {item.gpu for item in asked} == set(found):
-        return asked, ""
-    indices = ", ".join(dict.fromkeys(str(item.gpu.index) for item in asked))
-    return (), f"{request.variable}={','.join(request.devices)} means GPU {indices}"
+    held = {item for item in found if item.mig}
+    named = {item for item in asked if item.mig}
+    divided = {item.gpu for item in held}
+    same = {item.gpu for item in asked} == {item.gpu for item in found}
+    if same and all(_of(gpu, named) in (set(), _of(gpu, held)) for gpu in divided):
+        return resolve.in_order((*(i for i in asked if i.gpu not in divided), *held)), ""
+    return (), f"{request.variable}={','.join(request.devices)} means GPU {_listed(asked)}"
+
+
+def _of(gpu: host.Gpu, items: set[resolve.Assigned]) -> set[resolve.Assigned]:
+    return {item for item in items if item.gpu == gpu}
+
+
+def _listed(items: Iterable[resolve.Assigned]) -> str:
+    """Write GPUs by index and MIG devices as `0:1`."""
+    names = (f"{i.gpu.index}:{i.mig.index}" if i.mig else str(i.gpu.index) for i in items)
+    return ", ".join(dict.fromkeys(names))
 
 
 def _reason(

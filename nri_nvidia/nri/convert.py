@@ -276,7 +276,8 @@ def _device(data: bytes) -> model.Device:
                 minor = _number(value)
             case _:
                 pass
-    return model.Device(path=path, type=kind, major=major, minor=minor)
+    # `u` is another name of `c` (OCI config-linux.md, mknod(1)).
+    return model.Device(path=path, type="c" if kind == "u" else kind, major=major, minor=minor)
 
 
 def _hooks(data: bytes) -> Iterator[model.Hook]:

@@ -20,7 +20,7 @@ class Mount:
 
 @attrs.frozen(kw_only=True)
 class Device:
-    """A device node that the container's spec already holds; `type` is `c`, `b`, `u` or `p`."""
+    """A device node that the container's spec already holds; `type` is `c`, `b` or `p`."""
 
     path: str
     type: str = "c"

@@ -270,14 +270,10 @@ def _from_mounts(
         return None
     devices = []
     for item in _mount_requests(mounts):
-        if item == "imex" or item.startswith("imex/"):
-            continue
-        if item.startswith("cdi/"):
-            name = _cdi_mount(item.removeprefix("cdi/"))
-            if name:
-                devices.append(name)
-            continue
-        devices.append(item)
+        head, _, rest = item.partition("/")
+        name = _cdi_mount(rest) if head == "cdi" else item
+        if name and head != "imex":
+            devices.append(name)
     if not devices:
         return None
     return (model.Source.MOUNT, f"mounts below {MOUNT_ROOT}", tuple(dict.fromkeys(devices)))
@@ -286,7 +282,8 @@ def _from_mounts(
 def _misread(mounts: Iterable[containers.Mount], rules: policy.RequestPolicy) -> Iterator[Reason]:
     """Say which mounts name no device though they are where devices are named."""
     for item in _mount_requests(mounts) if rules.accept_volume_mounts else ():
-        if item == "imex" or (item.startswith("cdi/") and not _cdi_mount(item[4:])):
+        head, _, rest = item.partition("/")
+        if item == "imex" or (head == "cdi" and not _cdi_mount(rest)):
             yield Reason(
                 code="mount-names-no-device",
                 message=f"the mount {MOUNT_ROOT}/{item} names no device, so it is ignored",

@@ -182,7 +182,9 @@ def test_mark_of_the_mounts_alone_says_what_to_set():
     assert "request.accept_volume_mounts" in plan.reasons[0].hint
 
 
-@pytest.mark.parametrize("mount", ["cdi/nvidia.com", "cdi/nvidia.com/gpu", "cdi/x/=0", "imex"])
+@pytest.mark.parametrize(
+    "mount", ["cdi", "cdi/", "cdi/nvidia.com", "cdi/nvidia.com/gpu", "cdi/x/=0", "imex", "imex/"]
+)
 def test_mount_that_names_nothing_is_told(mount):
     """It is ignored, as upstream, and the reason says how to write it."""
     plan = decide(mounts=[mount])
