@@ -2,6 +2,7 @@
 """`nri-nvidia plan`: one container against one host, with nothing running."""
 
 import argparse
+import re
 import sys
 
 import attrs
@@ -15,6 +16,7 @@ from nri_nvidia.render import cdi, document, oci
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import parse, rules
 
+_OPTIONS = re.compile(r"[a-z]{2,}(?:=[^,]*)?(?:,[a-z]{2,}(?:=[^,]*)?)*")
 FORMATS = ("json", "text", "nri", "oci", "cdi")
 
 
@@ -109,13 +111,13 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
         source, separator, destination = text.partition(":")
         if not separator or not destination.startswith("/"):
             raise errors.ConfigError(f"--mount {text}: write it as SOURCE:/DESTINATION")
-        destination, _, flags = destination.partition(":")
+        destination, flags = _with_options(destination)
         mounts.append(
             containers.Mount(
                 source=source,
                 destination=destination,
                 type="bind",
-                options=tuple(flags.split(",")) if flags else (),
+                options=flags,
             )
         )
     return attrs.evolve(
@@ -130,6 +132,14 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
         devices=(*base.devices, *(containers.Device(path=path) for path in options.device)),
         privileged=True if options.privileged else base.privileged,
     )
+
+
+def _with_options(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split `/DESTINATION:ro,nosuid`; a colon before no options is the destination's (`…/0:1`)."""
+    destination, separator, flags = text.rpartition(":")
+    if separator and _OPTIONS.fullmatch(flags):
+        return destination, tuple(flags.split(","))
+    return (destination, ()) if separator and not flags else (text, ())
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:

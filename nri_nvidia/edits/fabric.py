@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from nri_nvidia import errors, resolve
+from nri_nvidia import errors, refusals, resolve
 from nri_nvidia.edits import devices, model
 from nri_nvidia.host import model as host
 from nri_nvidia.host import reach
@@ -63,7 +63,7 @@ def build(
     wanted = {*request.groups, *([_DRI] if drm and _has_drm(allocation) else [])}
     mounts, kept = _mounts(wanted, inventory, container.mounts)
     edits = devices.given(nodes, taken).merged(model.ContainerEdits(mounts=mounts))
-    return edits, (*_missing(request.groups, inventory), *kept)
+    return edits, (*_missing(request, inventory, container), *kept)
 
 
 def channel_numbers(request: request_model.GpuRequest) -> frozenset[int]:
@@ -81,15 +81,19 @@ def _of_groups(
         yield from (node for name, node in inventory.extra_nodes if name == group)
 
 
-def _missing(groups: Iterable[request_model.Group], inventory: host.Inventory) -> Iterator[Reason]:
+def _missing(
+    request: request_model.GpuRequest, inventory: host.Inventory, container: containers.Container
+) -> Iterator[Reason]:
     there = {name for name, _node in inventory.extra_nodes}
-    for group in groups:
+    by_variable = extras.groups(container.environment())
+    for group in request.groups:
         if group not in there:
             nodes, hint = _GROUPS[group]
+            named = refusals.asked(request, extras.name(group))
+            asked = f"{extras.variable(group)}=enabled" if group in by_variable else named
             yield Reason(
                 code="group-not-there",
-                message=f"{extras.variable(group)}=enabled: this node has no {nodes}, so nothing "
-                "is given for it",
+                message=f"{asked}: this node has no {nodes}, so nothing is given for it",
                 hint=hint,
             )
 

@@ -119,7 +119,8 @@ def _holds(requirement: model.Requirement, term: str, facts: Facts) -> bool | No
         return None if not facts.brand else compare(same, True)
     wanted, found = _version(value), _version(getattr(facts, name))
     if wanted is None:
-        raise _malformed(requirement, term, f"{value!r} is not a version such as 12.4")
+        said = errors.printable(value, _LONGEST_SHOWN)
+        raise _malformed(requirement, term, f"'{said}' is not a version such as 12.4")
     return None if found is None else compare(found, wanted)
 
 
@@ -149,7 +150,7 @@ def _listed(operators: Mapping[str, object]) -> str:
 
 def _malformed(requirement: model.Requirement, term: str, rule: str) -> errors.RequestError:
     return errors.RequestError(
-        f"{shown(requirement)}: the term {errors.printable(term, _LONGEST_SHOWN)!r} cannot be "
+        f"{shown(requirement)}: the term '{errors.printable(term, _LONGEST_SHOWN)}' cannot be "
         f"read: {rule}",
         hint="correct it, or set NVIDIA_DISABLE_REQUIRE=true in the container",
         code="invalid-requirement",

@@ -12,7 +12,8 @@ from nri_nvidia.request import model
 _ENABLED = "enabled"
 _CDI_VENDOR = "nvidia.com"
 _IMEX_KIND = f"{_CDI_VENDOR}/imex-channel"
-_CDI_NAMES = {f"{_CDI_VENDOR}/{group}=all": group for group in model.Group}
+_NAMES = {group: f"{_CDI_VENDOR}/{group}=all" for group in model.Group}
+_CDI_NAMES = {name: group for group, name in _NAMES.items()}
 _VARIABLES = {group: f"NVIDIA_{group.upper()}" for group in model.Group}
 _MANAGING = {kind: f"NVIDIA_MIG_{kind.upper()}_DEVICES" for kind in model.MigManagement}
 
@@ -29,6 +30,11 @@ class Named:
 def variable(group: model.Group) -> str:
     """Give the variable by which a group is asked for."""
     return _VARIABLES[group]
+
+
+def name(group: model.Group) -> str:
+    """Give the CDI name by which a group is asked for."""
+    return _NAMES[group]
 
 
 def managing(kind: model.MigManagement) -> str:

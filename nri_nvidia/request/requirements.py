@@ -11,8 +11,16 @@ DISABLE = "NVIDIA_DISABLE_REQUIRE"
 _PREFIX = "NVIDIA_REQUIRE_"
 _NOT_REQUIREMENTS = "NVIDIA_REQUIRE_JETPACK"
 _DISABLING = {"1", "t", "T", "TRUE", "true", "True"}
-_CUDA_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.ASCII)
-_MAX_COMPONENT = 2**32 - 1
+# A semantic version of which parts may be missing (toolkit `image/cuda_image.go`): what stands
+# behind its numbers, as in 12.4.0-rc.1+build7, is looked at for its form alone.
+_CUDA_VERSION = re.compile(
+    r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?"
+    r"(?:-(?:(?!0\d+(?:[.+]|$))[0-9A-Za-z-]+)(?:\.(?!0\d+(?:[.+]|$))[0-9A-Za-z-]+)*)?"
+    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
+    re.ASCII,
+)
+_LONGEST_VERSION = 256
+_MOST = (2**32 - 1, 2**32 - 1, 2**64 - 1)
 
 
 def collect(
@@ -37,15 +45,14 @@ def collect(
 
 
 def cuda_version(text: str) -> str:
-    """Read `MAJOR[.MINOR[.PATCH]]` of 32-bit numbers as `MAJOR.MINOR`; raises RequestError."""
-    match = _CUDA_VERSION.fullmatch(text)
-    parts = [part for part in match.groups() if part is not None] if match else []
-    # The length is looked at first: Python refuses to convert thousands of digits.
-    if not parts or any(len(part) > 40 or int(part) > _MAX_COMPONENT for part in parts):
+    """Read `MAJOR[.MINOR[.PATCH]]` as `MAJOR.MINOR`; raises RequestError."""
+    match = _CUDA_VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
+    parts = [int(part or 0) for part in match.groups()] if match else []
+    if not parts or any(part > most for part, most in zip(parts, _MOST, strict=True)):
         raise errors.RequestError(
-            f"CUDA_VERSION={text}: not a version; an image with CUDA_VERSION and without "
-            "NVIDIA_REQUIRE_CUDA requires that CUDA",
+            f"CUDA_VERSION={errors.printable(text, _LONGEST_VERSION)}: not a version; an image "
+            "with CUDA_VERSION and without NVIDIA_REQUIRE_CUDA requires that CUDA",
             hint="write it as 12.4 or 12.4.1, or set NVIDIA_DISABLE_REQUIRE=true",
             code="invalid-cuda-version",
         )
-    return f"{int(parts[0])}.{int(parts[1]) if len(parts) > 1 else 0}"
+    return f"{parts[0]}.{parts[1]}"

@@ -201,6 +201,34 @@ def test_every_format_has_the_devices(capsys, form):
     assert "no such GPU" in said.out + said.err
 
 
+ROOT = "/var/run/nvidia-container-devices"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"/dev/null:{ROOT}/0:1", ["0:1"]),
+        (f"/dev/null:{ROOT}/0:1:ro", ["0:1"]),
+        (f"/dev/null:{ROOT}/0000:0f:00.0", ["1"]),
+        (f"/dev/null:{ROOT}/0000:0f:00.0:ro,nosuid", ["1"]),
+        (f"/dev/null:{ROOT}/GPU-a34d5d8b-fa88-5fd2-a0e3-fe42bd7a77f9::3", ["1"]),
+        (f"/dev/null:{ROOT}/cdi/nvidia.com/gpu/0:0", ["0:0"]),
+        (f"/dev/null:{ROOT}/1:", ["1"]),
+        (f"/dev/null:{ROOT}/1:rbind,mode=0755", ["1"]),
+    ],
+)
+def test_a_colon_in_a_mounts_destination(plan, tmp_path, text, expected):
+    """What follows the last colon is options only if it reads as such: MIG's names have colons."""
+    config = tmp_path / "config.toml"
+    config.write_text("request.accept_volume_mounts = true\n")
+    _, found = plan("--config", str(config), "--mount", text, host=HOSTS / "debian-mig")
+    names = [
+        f"{gpu['index']}:{gpu['mig']['index']}" if gpu["mig"] else str(gpu["index"])
+        for gpu in found["gpus"]
+    ]
+    assert names == expected
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

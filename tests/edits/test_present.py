@@ -32,30 +32,30 @@ def given(plan):
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
-    ("instances", "gpus", "value", "expected", "differs"),
+    ("held", "value", "expected", "differs"),
     [
-        ([1], [0], "all", ["0:0"], False),
-        ([1], [0], "0", ["0:0"], False),
-        ([1], [0], FIRST, ["0:0"], False),
-        ([1], [0], "0:1", ["0:0"], True),
-        ([1], [0], SECOND, ["0:0"], True),
-        ([1], [0], "0:0,0:1", ["0:0"], True),
-        ([1], [0], "1", ["0:0"], True),
-        ([1], [0], "9", ["0:0"], True),
-        ([1, 2], [0], "all", ["0:0", "0:1"], False),
-        ([1, 2], [0], "0:1", ["0:0", "0:1"], True),
-        ([2], [0, 1], "all", ["0:1", "1"], False),
-        ([2], [0, 1], "1,0:1", ["0:1", "1"], False),
-        ([2], [0, 1], "1,0:0", ["0:1", "1"], True),
-        ([], [0], "0:1", ["0:1"], False),
-        ([], [0], "all", ["0"], False),
-        ([], [1], "0:1", ["1"], True),
+        (([1], [0]), "all", ["0:0"], False),
+        (([1], [0]), "0", ["0:0"], False),
+        (([1], [0]), FIRST, ["0:0"], False),
+        (([1], [0]), "0:1", ["0:0"], True),
+        (([1], [0]), SECOND, ["0:0"], True),
+        (([1], [0]), "0:0,0:1", ["0:0"], True),
+        (([1], [0]), "1", ["0:0"], True),
+        (([1], [0]), "9", ["0:0"], True),
+        (([1, 2], [0]), "all", ["0:0", "0:1"], False),
+        (([1, 2], [0]), "0:1", ["0:0", "0:1"], True),
+        (([2], [0, 1]), "all", ["0:1", "1"], False),
+        (([2], [0, 1]), "1,0:1", ["0:1", "1"], False),
+        (([2], [0, 1]), "1,0:0", ["0:1", "1"], True),
+        (([], [0]), "0:1", ["0:1"], False),
+        (([], [0]), "all", ["0"], False),
+        (([], [1]), "0:1", ["1"], True),
     ],
 )
-def test_mig_devices_of_a_spec_are_the_list(instances, gpus, value, expected, differs, known):
+def test_mig_devices_of_a_spec_are_the_list(held, value, expected, differs, known):
     """No instance's nodes are added to those of another; where they differ it is told."""
-    held = in_spec(*instances, gpus=gpus, known=known)
-    plan = decide(MIG, *asked(value), devices=held)
+    instances, gpus = held
+    plan = decide(MIG, *asked(value), devices=in_spec(*instances, gpus=gpus, known=known))
     assert given(plan) == expected
     assert codes(plan) == ["devices-in-spec-differ" if differs else "devices-in-spec"]
     listed = ", ".join(expected) if instances or expected != ["0:1"] else "0"

@@ -71,6 +71,25 @@ def test_malformed_term_is_refused_though_the_fact_is_not_known():
         assert caught.value.code == "invalid-requirement"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cuda>=12\t13", r"the term 'cuda>=12\t13' cannot be read: '12\t13' is not a version"),
+        ("driver>=\x1b[2J", r"the term 'driver>=\x1b[2J' cannot be read: '\x1b[2J' is not"),
+        ("bra\nnd=x", r"the term 'bra\nnd=x' cannot be read: the properties are"),
+        ("cuda>=\xa012", r"'\xa012' is not a version"),
+    ],
+)
+def test_a_malformed_term_is_shown_as_it_is_written(text, said):
+    """What cannot be printed is escaped once; a long text is cut."""
+    with pytest.raises(errors.RequestError) as caught:
+        met(text)
+    assert said in errors.printable(caught.value.message)
+    with pytest.raises(errors.RequestError) as caught:
+        met("cuda>=" + "1x" * 5000)
+    assert len(caught.value.message) < 1000
+
+
 def test_long_requirement_is_shown_by_its_first_group():
     """Images state dozens of alternatives; a message names the first and their number."""
     groups = ["cuda>=12.8", *(f"brand=tesla,driver>={n},driver<{n + 1}" for n in range(500, 520))]
