@@ -20,7 +20,8 @@ LITTLE_ENDIAN = 2
 EXTENSION, GENERATOR, HWCAPS = 0xEAA42174, 0, 1
 IN_HWCAPS, ISA_LEVELS = 1 << 30, 0x3FF  # in a row's last word
 HWCAPS_FOLDER = b"glibc-hwcaps"
-MAX_ROWS, MAX_STRING, MAX_HWCAPS, MAX_SECTIONS = 16384, 4096, 64, 8
+# As rows may share one string, these bound the memory too: of each row there are two copies.
+MAX_ROWS, MAX_STRING, MAX_HWCAPS, MAX_SECTIONS = 16384, 512, 64, 8
 MAX_NUMBER = (1 << 31) - 1  # glibc compares numbers in names as C's int
 MAKER = b"nri-nvidia"
 

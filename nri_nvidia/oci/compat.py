@@ -72,7 +72,8 @@ def compat_versions(folder: str) -> list[str]:
     """Give the versions in the names of files `libcuda.so.*.*` of a directory, two at most."""
     found: list[str] = []
     with Suppressed(OSError):
-        for name in posix.listdir(folder):
+        for each in posix.scandir(folder):
+            name = each.name
             if name.startswith("libcuda.so.") and "." in name[11:] and len(found) < 2:
                 found += [name[11:]] if is_file(f"{folder}/{name}") else []
     return found

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CACHE, CACHE_LIMIT = "/etc/ld.so.cache", 8 << 20  # some 90 000 libraries
 BLANKS = " \f\r\t\v"
 MAX_CONF, MAX_FILES, MAX_DEPTH, MAX_FOLDERS, MAX_NAMES = 1 << 16, 64, 8, 128, 4096
+MAX_LINES = 1024
 MAX_LIBRARIES = 256  # a driver has some seventy; ldconfig reads more in less time than this
 # Flags in a cache by the ELF class and machine that a machine's ldconfig takes (readelflib.c).
 KINDS = {"x86_64": {(2, 62): 0x303, (1, 3): 0x3}, "aarch64": {(2, 183): 0xA03}}
@@ -66,13 +67,13 @@ def search(conf: str, ours: list[str]) -> list[str]:
     """Give the folders that a configuration lists, in order, each by its first name."""
     root = posix.stat("/").st_dev
     found: dict[tuple[int, int], str] = {}
-    for path in lines_of(conf, "/etc", [MAX_FILES], 0):
+    for number, path in enumerate(lines_of(conf, "/etc", [MAX_FILES], 0)):
         with Suppressed(FileNotFoundError, NotADirectoryError):
             status = posix.stat(path)
             if status.st_dev != root and path not in ours:
                 raise Unclear(f"{path} is not on the image's file system")
             found.setdefault((status.st_dev, status.st_ino), path)
-        if len(found) > MAX_FOLDERS:
+        if len(found) > MAX_FOLDERS or number > MAX_LINES:
             raise Unclear("too many folders are listed")
     listed = list(found.values())
     if not set(ours).issubset(listed):
@@ -106,6 +107,7 @@ def included(pattern: str, folder: str, files: list[int], depth: int) -> Iterato
         raise Unclear(f"{pattern!r} is not a plain pattern")
     names = [last]
     if star:
+        files[0] -= 1  # it takes as long as a file, also where nothing fits
         fit = [n for n in names_in(place or "/") if n.startswith(first) and n.endswith(end)]
         names = sorted(n for n in fit if len(n) > len(last) - 2 and (first or n[0] != "."))
     for name in names:

@@ -29,6 +29,7 @@ from nri_nvidia.oci.view import (
     Suppressed,
     call,
     enter,
+    identity,
     normal,
     set_capabilities,
 )
@@ -47,6 +48,7 @@ TOOLS = (
 )
 UNIX, DATAGRAM, NOT_BLOCKING_CLOSE_ON_EXEC, NO_SIGNAL = 1, 2, 0o2004000, 0x4000
 GRACE = 2.0  # seconds beyond ldconfig's time for all else
+DATA, MOST_DATA = 2, 256 << 20  # setrlimit(2): of memory that can be written
 
 
 class OutOfTime(BaseException):
@@ -172,8 +174,8 @@ def is_absolute(path: object) -> bool:
     return isinstance(path, str) and path.startswith("/")
 
 
-def find_root(state: dict[str, object], config: dict[str, object]) -> str:
-    """Give the canonical path of the container's root: `root` of the state, else of the bundle.
+def find_root(state: dict[str, object], config: dict[str, object]) -> tuple[str, tuple[int, int]]:
+    """Give canonical path and identity of the container's root: that of the state or the bundle.
 
     crun gives `root`, relative to the bundle, and starts us in the bundle; runc gives none, and
     starts us in the root (OCI runtime specification, "State" and "Root").
@@ -184,10 +186,10 @@ def find_root(state: dict[str, object], config: dict[str, object]) -> str:
     if not root or not path.startswith("/") or not (is_absolute(root) or state.get("bundle")):
         raise Failure("neither the state on standard input nor its bundle names the root")
     opened = posix.open(path, PLACE)
-    host, own = posix.stat("/"), posix.fstat(opened)
-    if (host.st_dev, host.st_ino) == (own.st_dev, own.st_ino):
+    known = identity(opened)
+    if known == identity(posix.open("/", PLACE)):
         raise Failure(f"the container's root {path} is the host's own")
-    return posix.readlink(f"/proc/self/fd/{opened}")
+    return posix.readlink(f"/proc/self/fd/{opened}"), known
 
 
 def find_driver(config: dict[str, object], library_dir: str) -> list[str]:
@@ -261,7 +263,7 @@ def supervise(
     call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # nobody looks at the host through our /proc entries
     state.update(parse_object(sys.stdin.buffer.read(1 << 20), "the state on standard input"))
     config, tool, problem = read_config(state), -1, ""
-    path = find_root(state, config)
+    root = find_root(state, config)
     places = find_driver(config, given["--library-dir"][-1])
     try:
         tool = open_tool(given["--ldconfig"][-1])
@@ -269,11 +271,13 @@ def supervise(
         problem = str(error)
     keep_only(2, tool, int(given["channel"][0]))
     seconds = float(given["--timeout"][-1])
+    with Suppressed(OSError):  # there is less already
+        call("setrlimit", DATA, MOST_DATA.to_bytes(8, sys.byteorder) * 2)
     _signal.signal(_signal.SIGALRM, out_of_time)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # crun's hooks have all signals blocked
     _signal.setitimer(_signal.ITIMER_REAL, seconds + GRACE)
     try:
-        work(given, (path, places), (tool, problem), steps, config)
+        work(given, (*root, places), (tool, problem), steps, config)
     except OutOfTime:
         raise Failure(f"not done after {seconds + GRACE:g} s") from None
     finally:
@@ -298,7 +302,7 @@ def keep_only(*kept: int) -> None:
 
 def work(
     given: dict[str, list[str]],
-    root: tuple[str, list[str]],
+    root: tuple[str, tuple[int, int], list[str]],
     tool: tuple[int, str],
     steps: list[dict[str, object]],
     config: dict[str, object],
@@ -307,7 +311,7 @@ def work(
     posix.umask(0o022)
     library_dir, seconds = given["--library-dir"][-1], float(given["--timeout"][-1])
     if "proc" not in given["--skip"]:
-        steps.append(step("proc", cover, root[0], given["--show"][1:], *find_procfs(config)))
+        steps.append(step("proc", cover, *root[:2], given["--show"][1:], *find_procfs(config)))
     steps.append(step("view", enter, *root))
     if not steps[-1]["ok"]:
         return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import posix
 
+from nri_nvidia.oci.files import is_file
 from nri_nvidia.oci.view import (
     BIND,
     DETACH,
@@ -24,23 +25,27 @@ from nri_nvidia.oci.view import (
     Mount,
     Suppressed,
     call,
+    identity,
     is_link,
     mount,
     mount_id,
     name_of,
+    open_root,
     read_mounts,
 )
 
-DRIVER = "proc/driver/nvidia"
+ABOVE, DRIVER = "proc/driver", "proc/driver/nvidia"
 TEXTS = ("params", "version", "registry")  # that describe the driver, to everybody
 EVERYTHING = "."
 COVER_OPTIONS = b"mode=0555,size=1m,nr_inodes=4k"
 TEXT_LIMIT = 1 << 16
 NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
 
 
-def cover(path: str, shown: list[str], label: str, masked: list[str]) -> str:
+def cover(
+    path: str, known: tuple[int, int], shown: list[str], label: str, masked: list[str]
+) -> str:
     """Cover a root's /proc/driver/nvidia but for some entries; give why there is nothing to do.
 
     `label` is SELinux's for the container's mounts, `masked` what its engine hides. An engine that
@@ -48,22 +53,28 @@ def cover(path: str, shown: list[str], label: str, masked: list[str]) -> str:
     the kernel lets no user namespace mount a procfs where the one it sees is covered anywhere.
 
     What another hook of ours has left uncovered stays so: a container of several CDI devices has
-    one for each. Raises OSError, and then nothing is covered, or Failure for what is not there.
+    one for each. crun lets a container's own configuration mount there as well: nothing that can
+    be seen in such a mount is taken for more than a name. Raises OSError, and then nothing is
+    covered, or Failure for what is not there.
     """
-    root = posix.open(path, PLACE)
+    root = open_root(path, known)
     try:
         proc, driver = descend(root, "proc"), descend(root, DRIVER)
     except OSError:
         return "this container's /proc has no driver/nvidia"
     if not masked:
         return "this container is to see all of /proc"
-    mounts = read_mounts()
+    mounts, before = read_mounts(), dict[str, tuple[int, int]]()
+    own, around = mount_id(driver), mount_id(descend(root, ABOVE))
     if Mount(mounts[mount_id(proc)]).kind != b"proc":
         return "this container's /proc is not the kernel's"
-    if Mount(mounts[mount_id(driver)]).shared:  # as one may have it that mounts for the host
+    # As one may have it that mounts for the host.
+    if Mount(mounts[own]).shared or Mount(mounts[around]).shared:
         return "this container's /proc is the host's, where the cover would be too"
-    if mount_id(driver) != mount_id(descend(root, DRIVER.rpartition("/")[0])):
-        shown = [*shown, *mounted_below(driver, mount_id(driver), "")]
+    if own != around:
+        if Mount(mounts[own]).kind != b"tmpfs":
+            return f"this container has a mount of its own at /{DRIVER}"
+        mounted_below(driver, own, "", before)
         call("umount2", name_of(driver), DETACH)
         driver = descend(root, DRIVER)
     texts = {name: text for name in TEXTS if (text := read_text(driver, name)) is not None}
@@ -71,6 +82,10 @@ def cover(path: str, shown: list[str], label: str, masked: list[str]) -> str:
         names = [name.decode() for name in posix.listdir(name_of(driver))]
         shown = [name for name in names if name not in TEXTS]
     found = dict(open_entry(driver, name) for name in shown)
+    for name, mounted in before.items():
+        _, entry = open_entry(driver, name)
+        if entry >= 0 and identity(entry) == mounted:  # else it is the container's own
+            found[name] = entry
     mount_memory(driver, label)
     top = descend(root, DRIVER)
     try:
@@ -100,16 +115,17 @@ def mount_memory(place: int, label: str) -> None:
     call("mount", b"none", name_of(place), kind, flags, COVER_OPTIONS)
 
 
-def mounted_below(directory: int, around: bytes, path: str) -> list[str]:
-    """Give the paths of the mounts below an open directory that is on the mount `around`."""
-    found: list[str] = []
+def mounted_below(
+    directory: int, around: bytes, path: str, found: dict[str, tuple[int, int]]
+) -> None:
+    """Find what is mounted below an open directory on the mount `around`: path and identity."""
     for name in sorted(each.decode() for each in posix.listdir(name_of(directory))):
         entry = descend(directory, name)
         if mount_id(entry) != around:
-            found.append(path + name)
+            found[path + name] = identity(entry)
         elif posix.fstat(entry).st_mode & 0o170000 == 0o040000:
-            found += mounted_below(entry, around, f"{path}{name}/")
-    return found
+            mounted_below(entry, around, f"{path}{name}/", found)
+        posix.close(entry)
 
 
 def descend(directory: int, path: str) -> int:
@@ -130,9 +146,9 @@ def open_entry(driver: int, name: str) -> tuple[str, int]:
 
 
 def read_text(directory: int, name: str) -> bytes | None:
-    """Read a small file; None where there is none."""
+    """Read a small file; None where there is none, or something else."""
     with Suppressed(OSError), open(posix.open(name, OLD_FILE, dir_fd=directory), "rb") as file:  # noqa: PTH123
-        return file.read(TEXT_LIMIT)
+        return file.read(TEXT_LIMIT) if is_file(file.fileno()) else None
     return None
 
 

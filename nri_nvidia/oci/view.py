@@ -118,6 +118,23 @@ def open_in(root: int, path: str) -> int:
     return stack[-1]
 
 
+def identity(fd: int) -> tuple[int, int]:
+    """Give what tells an open file from all others: the device and the inode."""
+    status = posix.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def open_root(path: str, known: tuple[int, int]) -> int:
+    """Open (O_PATH) the directory that was found at a path before. Raises OSError or Failure.
+
+    Whoever may rename what is above it could put a link there meanwhile, to `/` for one.
+    """
+    root = posix.open(path, PLACE)
+    if identity(root) != known:
+        raise Failure(f"{path} is another directory than it was")
+    return root
+
+
 def is_link(fd: int) -> bool:
     """Whether an open file is a symbolic link."""
     return posix.fstat(fd).st_mode & 0o170000 == 0o120000
@@ -198,22 +215,24 @@ def normal(path: str) -> str:
     return "/" + "/".join(names)
 
 
-def enter(path: str, places: list[str]) -> None:
+def enter(path: str, known: tuple[int, int], places: list[str]) -> None:
     """Make the clean view of a root, with what is mounted at some places, and make it `/`.
 
-    Raises OSError; then this process is to do nothing more.
+    Raises OSError or Failure; then this process is to do nothing more.
     """
     call("unshare", NEW_MOUNTS)
     host = posix.open("/", PLACE)
     mount(host, host, RECURSIVE | PRIVATE)
-    root, mounts = posix.open(path, PLACE), read_mounts()
+    root, mounts, alone = open_root(path, known), read_mounts(), True
     driver, writable = driver_mounts(root, places, mounts), may_write(root, path, mounts)
     try:
         mount(root, root, BIND)
     except OSError:  # mounts that belong to an outer user namespace, or a filter of system calls
         detach(path, [posix.readlink(f"/proc/self/fd/{fd}") for fd, _ in driver])
-        driver = []
-    view = posix.open(path, PLACE)
+        driver, alone = [], False
+    view = open_root(path, known)
+    if alone and mount_id(view) == mount_id(root):
+        raise Failure(f"{path} is reached another way than it was")
     restrict(view, writable=writable)
     for fd, place in driver:
         with Suppressed(OSError, Failure):  # it is in a volume of the user's own

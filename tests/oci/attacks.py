@@ -86,6 +86,21 @@ ATTACKS = {
     ),
     "a file of any size": Proof("test_hostile_files.test_a_file_of_any_size_is_not_read"),
     "a cache of any size": Proof("test_hostile_files.test_a_cache_of_any_size_is_not_kept"),
+    "a cache that grows in memory": Proof("test_file_systems.test_a_cache_that_grows_in_memory"),
+    "files that are the host's too (hard links)": Proof(
+        "test_file_systems.test_a_file_that_is_the_hosts_too"
+    ),
+    "a file system that is full": Proof("test_file_systems.test_a_full_root_keeps_its_cache"),
+    "files and directories that nobody may change": Proof(
+        "test_file_systems.test_what_nobody_may_change"
+    ),
+    "a volume that does not answer": Proof("test_file_systems.test_a_volume_that_does_not_answer"),
+    "mounts in /proc: a FIFO": Proof(
+        "test_mounts_in_proc.test_a_fifo_in_the_drivers_part_is_not_waited_for"
+    ),
+    "mounts in /proc: the name of another GPU": Proof(
+        "test_mounts_in_proc.test_a_name_in_a_mount_shows_no_other_gpu"
+    ),
     "a FIFO in the way": Proof("test_hostile_files.test_a_fifo_is_not_waited_for"),
     "a device in the way": Proof("test_hostile_files.test_a_device_is_not_opened"),
     "a directory in the way": Proof("test_hostile_files.test_a_directory_in_the_way"),
@@ -103,6 +118,9 @@ ATTACKS = {
     "user mounts anywhere": Proof("test_defences.test_users_mounts_are_not_written_to"),
     "mounts that spread to the host": Proof(
         "test_attacks.test_mounts_are_not_propagated", "test_defences.test_mounts_are_private"
+    ),
+    "things swapped: the root itself": Proof(
+        "test_races.test_cve_2025_23359_the_root_itself_is_swapped"
     ),
     "things swapped: the driver's place": Proof(
         "test_races.test_cve_2025_23359_the_drivers_place_is_swapped"
@@ -144,6 +162,8 @@ ONE_RUNTIME_DOES = {
     "test_confinement.test_it_reaches_no_group_of_processes": "the group is the test's own",
     "test_confinement.test_no_descriptor_is_left_to_it": "runtimes leave none to be inherited",
     "test_defences.test_mounts_are_private": "test_mounts_are_not_propagated goes through them",
+    "test_file_systems.test_a_volume_that_does_not_answer": "a runtime that has to mount such a "
+    "volume waits for it itself",
     "test_races.test_cve_2025_23359_a_directory_is_swapped_inside_the_view": "the hook is stopped "
     "and continued, for which it has to be the test's own child",
 }

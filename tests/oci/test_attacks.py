@@ -166,6 +166,12 @@ def hostile_fifo_as_main_file(root, _):
     os.mkfifo(root / "etc/ld.so.conf")
 
 
+def hostile_sockets(root, _):
+    for name in ("etc/ld.so.conf", "etc/ld.so.cache", "etc/ld.so.conf.d/a.conf"):
+        (root / name).unlink(missing_ok=True)
+        os.mknod(root / name, stat.S_IFSOCK | 0o666)
+
+
 def hostile_size(root, _):
     with (root / CONF).open("wb") as file:
         file.truncate(1 << 40)

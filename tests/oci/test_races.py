@@ -147,6 +147,37 @@ def stopped_and_swapped(case, command, canary):
     return errors
 
 
+ROOT_RACES = {
+    "before it is opened": f"    {weakened.STEP_VIEW}\n",
+    "after it was bound": "    view = open_root(path, known)\n",
+}
+
+
+@pytest.mark.parametrize("race", ROOT_RACES)
+def test_cve_2025_23359_the_root_itself_is_swapped(case, runtime, canary, race):
+    """A link to a directory of the host in place of the root is no root, whoever may rename that."""
+    barrier, written = Barrier(case.place), {}
+    stop = ROOT_RACES[race]
+    bundles.make_root(canary / "root", case.toolbox, "debian")
+    shutil.copytree(case.toolbox.driver, canary / "root" / bundles.LIBRARY_DIR[1:])
+    taken = [
+        ("    if identity(root) != known:", "    if False:"),
+        ("    if alone and mount_id(view) == mount_id(root):", "    if False:"),
+    ]
+    for name, changes in (("with", []), ("without", taken)):
+        hook, case.hook = case.hook, changed(case, barrier.before(stop), *changes)
+        case.make("debian")
+        with barrier.doing(lambda: swap(case.bundle, "rootfs", canary / "root")):
+            result = case.run(runtime, ["/bin/quiet"])
+        case.hook = hook
+        assert barrier.done
+        assert result.report is not None
+        written[name] = (canary / "root/etc/ld.so.conf.d/00-nri-nvidia.conf").exists()
+        case.root.unlink()
+        shutil.rmtree(case.bundle / "rootfs-link")
+    assert written == {"with": False, "without": True}
+
+
 def test_a_loop_of_links_is_given_up(case, runtime):
     """Links that lead to each other, put where the driver was, hinder nothing.
 

@@ -87,12 +87,15 @@ def private(script, command):
     return done.stdout
 
 
+KNOWN = "view.identity(os.open({!r}, os.O_PATH))"
+
+
 def look(root, places, prepare, patch=""):
     """Enter the view of a root in a process of its own; give what it sees there."""
     code = (
         "import json, os; from nri_nvidia.oci import view\n"
         f"{patch}\n"
-        f"view.enter({str(root)!r}, {places!r})\n"
+        f"view.enter({str(root)!r}, {KNOWN.format(str(root))}, {places!r})\n"
         "def walk(folder):\n"
         "    for each in sorted(os.scandir(folder), key=lambda e: e.name):\n"
         "        yield each.path\n"
@@ -207,7 +210,7 @@ def test_what_the_process_still_may(place):
     code = (
         "import os; from nri_nvidia.oci import view\n"
         "own = open('/proc/self/status')\n"
-        f"view.enter({str(root)!r}, [])\n"
+        f"view.enter({str(root)!r}, {KNOWN.format(str(root))}, [])\n"
         "words = dict(line.split(':', 1) for line in own.read().splitlines())\n"
         "print(*(words[name].strip() for name in ('CapPrm', 'CapEff', 'CapBnd', 'NoNewPrivs')))\n"
         "try:\n    import this\nexcept ImportError as error:\n    print(error)"
