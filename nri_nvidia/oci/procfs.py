@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posix
 
-from nri_nvidia.oci.files import is_file
+from nri_nvidia.oci.files import READ, is_file
 from nri_nvidia.oci.view import (
     BIND,
     DETACH,
@@ -40,7 +40,6 @@ EVERYTHING = "."
 COVER_OPTIONS = b"mode=0555,size=1m,nr_inodes=4k"
 TEXT_LIMIT = 1 << 16
 NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-OLD_FILE = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
 
 
 def cover(
@@ -147,8 +146,10 @@ def open_entry(driver: int, name: str) -> tuple[str, int]:
 
 def read_text(directory: int, name: str) -> bytes | None:
     """Read a small file; None where there is none, or something else."""
-    with Suppressed(OSError), open(posix.open(name, OLD_FILE, dir_fd=directory), "rb") as file:  # noqa: PTH123
-        return file.read(TEXT_LIMIT) if is_file(file.fileno()) else None
+    with Suppressed(OSError):
+        opened = posix.open(name, READ | posix.O_NOFOLLOW, dir_fd=directory)
+        with open(opened, "rb") as file:  # noqa: PTH123
+            return file.read(TEXT_LIMIT) if is_file(opened) else None
     return None
 
 

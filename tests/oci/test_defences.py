@@ -383,7 +383,7 @@ def test_a_proc_that_is_the_hosts_is_not_covered(case, runtime, earlier):
         spaces[:] = [each for each in spaces if each["type"] != "pid"]
 
     outcome, names = {}, sorted(path.name for path in texts.iterdir())
-    shared = "    if Mount(mounts[mount_id(driver)]).shared:", "    if False:"
+    shared = "    if Mount(mounts[own]).shared or Mount(mounts[around]).shared:", "    if False:"
     for name, ready in both_ways(case, shared):
         result = ready.run(runtime, ["/bin/quiet"], prefix=prefix, change=change)
         assert result.status == 0, result.errors

@@ -37,7 +37,7 @@ def test_a_fifo_in_the_drivers_part_is_not_waited_for(case, runtime, place):
     (volume / "nvidia").mkdir(parents=True)
     os.mkfifo(volume / "nvidia/params")
     mounts = [bundles.bind(volume, "/proc/driver", ["rbind", "rw"]), *case.driver]
-    waits = "posix.O_CLOEXEC | posix.O_NONBLOCK\n\n\ndef cover", "posix.O_CLOEXEC\n\n\ndef cover"
+    waits = "READ | posix.O_NOFOLLOW", "posix.O_RDONLY"
     outcome, before = {}, bundles.snapshot(volume)
     for name, ready in both_ways(case, waits):
         result = ready.run(runtime, ["/bin/quiet"], mounts=mounts, options=["--timeout", "0.1"])
