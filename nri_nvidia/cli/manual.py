@@ -12,7 +12,11 @@ _FILES = (
     ("/etc/nri-nvidia/runtime", "The real runtime of nri-nvidia-runtime, in the first line."),
     ("/opt/nri-nvidia", "What nri-nvidia install put there, and the manifest of all of it."),
     ("/run/nri-nvidia", "The control socket, the hook, the last decisions."),
-    ("/var/lib/nri-nvidia", "Prepared directories of driver files."),
+    ("/run/nri/nri.sock.nri-nvidia", "Locked by the one that serves the runtime of that socket."),
+    ("/var/lib/nri-nvidia/driver", "Prepared directories of driver files."),
+    ("/var/lib/nri-nvidia/configured", "What nri-nvidia configure has changed."),
+    ("FILE.before-nri-nvidia", "What FILE of an engine was before nri-nvidia configure."),
+    ("/var/run/cdi/nri-nvidia-*.json", "CDI specifications, with cdi.keep."),
 )
 _STATUS = (
     ("0", "Done."),

@@ -6,7 +6,8 @@ import os
 import pathlib
 
 from nri_nvidia import errors
-from nri_nvidia.cli import output
+from nri_nvidia.cli import output, settings
+from nri_nvidia.config import model as config_model
 from nri_nvidia.install import apply, model, service, state, steps, tree
 
 
@@ -46,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     if live:
         if service.booted():
             service.call("daemon-reload")
-        stays = state.remove()
+        stays = state.remove(state.places(_settings()))
     output.print_lines(
         [
             f"removed nri-nvidia {todo.before.version}",
@@ -55,3 +56,11 @@ def main(options: argparse.Namespace) -> int:
         ]
     )
     return 0
+
+
+def _settings() -> config_model.Config:
+    """Give the settings that say where the daemon wrote; with faults in them, the usual ones."""
+    try:
+        return settings.config(None)
+    except errors.ConfigError:
+        return config_model.Config()

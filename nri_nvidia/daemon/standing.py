@@ -17,11 +17,33 @@ _SUFFIX = ".nri-nvidia"
 _LONGEST = 512
 
 
+def place(socket: str) -> str:
+    """Give the lock's file for a runtime's socket."""
+    return f"{socket}{_SUFFIX}"
+
+
+def remove(socket: str) -> bool:
+    """Remove the lock's file where nobody has it; whether none is there now."""
+    path = place(socket)
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return not os.path.lexists(path)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)  # noqa: PTH108 - a name, not a Path
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
 class Standing:
     """The lock for one runtime's socket. `take` and `close` block for as long as the disk does."""
 
     def __init__(self, path: str, who: str) -> None:
-        self._path = f"{path}{_SUFFIX}"
+        self._path = place(path)
         self._socket = path
         self._who = who
         self._held: int | None = None
@@ -53,6 +75,11 @@ class Standing:
             ) from None
         except OSError:
             pass  # a full disk: what counts is the lock
+        if not self._is_there(held):
+            # It was removed between the two steps: others will make another one, and have that.
+            os.close(held)
+            self.take()
+            return
         self._held = held
 
     def close(self) -> None:

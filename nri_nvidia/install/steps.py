@@ -8,6 +8,16 @@ from nri_nvidia.configure import files as engine_files
 from nri_nvidia.install import model, service, tree
 
 _BIN = "/usr/local/bin"
+_NAMED_IN = (
+    "/etc/containerd/*.toml",
+    "/etc/containerd/conf.d/*.toml",
+    "/etc/containers/containers.conf",
+    "/etc/containers/containers.conf.d/*.conf",
+    "/etc/crio/crio.conf.d/*",
+    "/etc/docker/daemon.json",
+    "/opt/nri/plugins/*",
+)
+"""Where engines are told of programs: files that name ours, or links to it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +128,12 @@ def uninstall(there: tree.Tree) -> Removal:
             f"the configuration of {', '.join(engines)} still names nri-nvidia",
             hint=" && ".join(f"nri-nvidia configure {each} --undo" for each in engines),
         )
+    naming = _naming(there)
+    if naming:
+        raise errors.ConfigError(
+            "\n".join(f"{path}: still names what is in {model.HOME}" for path in naming),
+            hint="take that out of them by hand, as it was put in, and restart what reads them",
+        )
     gone, stays, changed = [], [], []
     for path, entry in before.entries.items():
         now = there.now(path)
@@ -132,3 +148,19 @@ def uninstall(there: tree.Tree) -> Removal:
             "nothing was removed:\n" + "\n".join(changed), hint="move these away"
         )
     return Removal(before=before, entries=tuple(gone), stays=tuple(stays))
+
+
+def _naming(there: tree.Tree) -> list[str]:
+    """Give the engines' files that name a program of ours, and links to one."""
+    found = []
+    for pattern in _NAMED_IN:
+        folder, _, names = pattern.rpartition("/")
+        for place in sorted(there.place(f"{folder}/x").parent.glob(names)):
+            try:
+                told = str(place.readlink()) if place.is_symlink() else ""
+                told = told or place.read_text("utf-8", "replace")
+            except OSError:
+                continue
+            if f"{model.HOME}/" in told:
+                found.append(f"{folder}/{place.name}")
+    return found

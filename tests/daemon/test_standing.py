@@ -129,3 +129,21 @@ def test_a_runtime_that_requires_the_plugin(together, name):
         assert (await pairs.status(pair))["missed"] == []
 
     together(body, required_plugins=[name], nri_version="0.12.0")
+
+
+def test_place_that_is_cleaned_away_while_it_is_taken(two, monkeypatch):
+    """Whoever locks a file that was removed meanwhile takes the one that others find."""
+    first, second = two
+    locked = standing.fcntl.flock
+
+    def late(held, how):
+        monkeypatch.undo()
+        assert standing.remove(first._socket)
+        locked(held, how)
+
+    first.take()
+    first.close()
+    monkeypatch.setattr(standing.fcntl, "flock", late)
+    first.take()
+    with pytest.raises(session.StandsBy):
+        second.take()

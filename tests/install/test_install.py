@@ -224,6 +224,31 @@ def test_uninstallation_waits_for_engines(root, capsys):
     assert "nri-nvidia configure docker --undo" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("etc/docker/daemon.json", '{"runtimes": {"x": {"path": "/opt/nri-nvidia/bin/x"}}}'),
+        ("etc/containers/containers.conf.d/gpu.conf", 'x = ["/opt/nri-nvidia/bin/x"]'),
+        ("opt/nri/plugins/10-nri-nvidia", None),
+    ],
+)
+def test_uninstallation_waits_for_what_names_it_by_hand(root, capsys, path, content):
+    """What a person told an engine is found, named, and left for that person to take out."""
+    assert install(root) == 0
+    place = root / path
+    place.parent.mkdir(parents=True)
+    if content is None:
+        place.symlink_to("/opt/nri-nvidia/bin/nri-nvidia")
+    else:
+        place.write_text(content)
+    before = tree(root)
+    assert cli.main(["uninstall", "--root", str(root)]) == 2
+    assert f"/{path}: still names what is in /opt/nri-nvidia" in capsys.readouterr().err
+    assert tree(root) == before
+    place.unlink()
+    assert cli.main(["uninstall", "--root", str(root)]) == 0
+
+
 def test_nothing_installed_is_said(root, capsys):
     """An uninstallation of nothing is an error that names the manifest."""
     assert cli.main(["uninstall", "--root", str(root)]) == 2

@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from nri_nvidia.config import load
+from nri_nvidia.daemon import standing
 from nri_nvidia.install import service, state
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -45,8 +47,11 @@ def places(tmp_path):
     return tmp_path
 
 
-def removed(places):
-    return state.remove(str(places / "run"), str(places / "state"), [str(places / "cdi")])
+def removed(places, **more):
+    lock = str(places / "nri/nri.sock")
+    directories = {"runtime": str(places / "run"), "state": str(places / "state")}
+    cdi = (str(places / "cdi"),)
+    return state.remove(state.Places(**directories, cdi=cdi, nri_socket=lock, **more))
 
 
 def test_the_daemons_own_directories_go(places):
@@ -68,6 +73,56 @@ def test_hook_that_a_specification_names_stays(places):
     (told,) = removed(places)
     assert str(places / "cdi/nvidia.json") in told
     assert (places / "run/hook").is_dir()
+
+
+def test_the_lock_beside_the_runtimes_socket_goes(places):
+    """With its socket, which is the runtime's, left alone."""
+    (places / "nri").mkdir()
+    (places / "nri/nri.sock").touch()
+    place = standing.Standing(str(places / "nri/nri.sock"), "one")
+    place.take()
+    place.close()
+    assert os.listdir(places / "nri") != ["nri.sock"]
+    assert removed(places) == []
+    assert os.listdir(places / "nri") == ["nri.sock"]
+
+
+def test_the_lock_of_one_that_serves_stays(places):
+    """Another copy, as one in a pod, keeps its place, which is said."""
+    (places / "nri").mkdir()
+    place = standing.Standing(str(places / "nri/nri.sock"), "one")
+    place.take()
+    (told,) = removed(places)
+    assert told.startswith(f"{places}/nri/nri.sock.nri-nvidia: left, since another")
+    place.close()
+
+
+def test_specifications_that_the_daemon_kept_go(places):
+    """They are its own, and so the hook that they name goes as well."""
+    kept = places / "cdi/nri-nvidia-gpu.json"
+    kept.write_text(f'{{"path": "{places}/run/hook/nri-nvidia-hook"}}')
+    assert removed(places, kept=(str(kept),)) == []
+    assert (kept.exists(), (places / "run").exists()) == (False, False)
+
+
+def test_places_are_those_of_the_settings(tmp_path):
+    """A directory that a setting names is not guessed at but said, with its key."""
+    text = (
+        f'nri.socket = "/a/nri.sock"\ninject.volume_dir = "{tmp_path}"\n'
+        'cdi = {keep = true, kinds = ["gpu", "gds"], directory = "/b"}\n'
+    )
+    found = state.places(load.load([load.Text(name="x", toml=text)]))
+    assert found.nri_socket == "/a/nri.sock"
+    assert found.kept == ("/b/nri-nvidia-gpu.json", "/b/nri-nvidia-gds.json")
+    assert found.elsewhere == (("inject.volume_dir", str(tmp_path)),)
+    usual = state.places(load.load([]))
+    assert (usual.kept, usual.elsewhere) == ((), ())
+
+
+def test_directory_elsewhere_is_said(places):
+    """It may hold more than the daemon's: who put it there looks."""
+    (told,) = removed(places, elsewhere=(("hook.directory", str(places)), ("x.y", "/nonexistent")))
+    assert told.startswith(f"{places}: left, since hook.directory names it")
 
 
 def test_mounted_driver_directory_stays(places):
