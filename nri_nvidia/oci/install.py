@@ -25,8 +25,12 @@ HOOK_PARTS = tuple(
     for name in ("view", "procfs", "files", "cache", "folders", "steps", "compat", "hook")
 )
 CLIENT_PARTS = ("render/patch.py", "oci/client.py")
-# Beside a setting's own texts: an ASCII letter or sign that a request needs, written as an escape.
-ESCAPES = tuple(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", "2d", "2D", "3d", "3D"))
+# Beside a setting's own texts: a letter, digit or sign that a request needs, written as an escape.
+ESCAPES = (
+    *(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", *map(str, range(30, 40)))),
+    *(rf"\u00{each}".encode() for each in ("2d", "2D", "2e", "2E", "2f", "2F", "3d", "3D")),
+    rb"\/",
+)
 SHEBANG = "#!/usr/bin/python3 -IS\n"  # for a person who tries it; runtimes name the interpreter
 OLDEST = (3, 9)
 USUAL = "/usr/local/lib/nri-nvidia"

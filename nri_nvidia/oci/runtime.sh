@@ -8,8 +8,8 @@
 # for a container's state often. So this forks once at most, for grep.
 #
 # Environment:
-#   NRI_NVIDIA_RUNTIME  the real runtime; else the first line of /etc/nri-nvidia/runtime; else the
-#                       first runc or crun on PATH
+#   NRI_NVIDIA_RUNTIME  the real runtime, by its path or a name on PATH; else the first line of
+#                       /etc/nri-nvidia/runtime; else the first runc or crun on PATH
 #   NRI_NVIDIA_RUN      the directory of the daemon's control socket (default /run/nri-nvidia)
 
 # docker turns --gpus into variables and a hook of this name if it finds such a program. Under this
@@ -26,10 +26,15 @@ real=${NRI_NVIDIA_RUNTIME:-}
 if [ -z "$real" ] && [ -r /etc/nri-nvidia/runtime ]; then
 	read -r real </etc/nri-nvidia/runtime
 fi
-if [ -z "$real" ]; then
+names=runc:crun
+case $real in
+*/*) names='' ;;
+?*) names=$real real='' ;;
+esac
+if [ -n "$names" ]; then
 	old_ifs=$IFS
 	IFS=:
-	for name in runc crun; do
+	for name in $names; do
 		for folder in ${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}; do
 			# One that is a link to this would call itself for ever.
 			if [ -x "$folder/$name" ] && ! [ "$folder/$name" -ef "$0" ]; then
@@ -45,13 +50,14 @@ fi
 say() {
 	printf 'nri-nvidia-runtime: %s\n' "$1" >&2
 	if [ -n "$log" ]; then
-		printf '{"level":"error","msg":"%s"}\n' "nri-nvidia: $1" >>"$log"
+		told=$(printf '%s' "nri-nvidia: $1" | tr '"\\\000-\037' "'/?")
+		printf '{"level":"error","msg":"%s"}\n' "$told" >>"$log"
 	fi
 }
 
 # The verb is the first word that is neither an option nor the value of one. Go's flags take one
 # dash or two. After an option that is not known here, a word is a verb only if it is a known one.
-verb='' want='' bundle=. config='' id='' log='' unsure=''
+verb='' want='' bundle='' config='' id='' log='' unsure='' ended=''
 for word do
 	case $want in
 	bundle) bundle=$word ;;
@@ -77,7 +83,12 @@ for word do
 		esac
 		continue
 	fi
+	if [ -n "$ended" ]; then
+		id=$word
+		continue
+	fi
 	case $word in
+	--) ended=yes ;;
 	-b | -bundle | --bundle) want=bundle ;;
 	-b=* | -bundle=* | --bundle=*) bundle=${word#*=} ;;
 	-f | -config | --config) want=config ;;
@@ -85,27 +96,39 @@ for word do
 	-pid-file | --pid-file | -console-socket | --console-socket) want=value ;;
 	-pidfd-socket | --pidfd-socket | -preserve-fds | --preserve-fds) want=value ;;
 	-b?*) bundle=${word#-b} ;;
+	-f?*) config=${word#-f} ;;
 	-*) ;;
 	*) id=$word ;;
 	esac
 done
 
-if [ -z "$real" ] || ! [ -x "$real" ]; then
-	say "${real:-runc or crun}: no such runtime on this machine; install it, or name it in /etc/nri-nvidia/runtime"
+if [ -z "$real" ] || ! [ -x "$real" ] || [ -d "$real" ]; then
+	case $names in
+	'' | *:*) names='runc or crun' ;;
+	esac
+	say "${real:-$names}: no such runtime on this machine; install it, or name it in /etc/nri-nvidia/runtime"
+	exit 1
+fi
+if [ "$real" -ef "$0" ]; then
+	say "$real: that is nri-nvidia-runtime itself; name the real runtime in /etc/nri-nvidia/runtime"
 	exit 1
 fi
 [ -n "$verb" ] || exec "$real" "$@"
 
 # A container without any of these texts asks for nothing. No engine writes a letter as \u....; such
 # a file is looked at rather than overlooked.
-config=${config:-$bundle/config.json}
+config=${config:-${bundle:-.}/config.json}
 markers=$run/runtime/markers
-if [ -r "$markers" ]; then
+if [ -e "$config" ] && ! [ -f "$config" ]; then
+	: # a FIFO would keep grep waiting; what asks says what is wrong with it
+elif [ -r "$markers" ]; then
 	LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
 else
 	LC_ALL=C grep -q -F -e NVIDIA_VISIBLE_DEVICES= -e CUDA_VERSION= -e DOCKER_RESOURCE_ \
 		-e nvidia-container-devices -e cdi.k8s.io/ -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
-		-e '\u002d' -e '\u002D' -e '\u003d' -e '\u003D' -- "$config" 2>/dev/null
+		-e '\u0030' -e '\u0031' -e '\u0032' -e '\u0033' -e '\u0034' -e '\u0035' -e '\u0036' \
+		-e '\u0037' -e '\u0038' -e '\u0039' -e '\u003d' -e '\u003D' -e '\u002d' -e '\u002D' \
+		-e '\u002e' -e '\u002E' -e '\u002f' -e '\u002F' -e '\/' -- "$config" 2>/dev/null
 fi
 case $? in
 1) exec "$real" "$@" ;;  # it holds none

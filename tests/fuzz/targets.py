@@ -26,6 +26,7 @@ from nri_nvidia.testing import stubs
 from nri_nvidia.ttrpc import connection, mux
 from nri_nvidia.ttrpc import errors as ttrpc_errors
 from tests import inventories
+from tests.fuzz import bundles
 from tests.host import test_report
 from tests.nri import messages
 from tests.ttrpc import strategies as wire
@@ -326,6 +327,12 @@ TARGETS = tuple(
         ("nvml-bytes", damaged(json.dumps(DOCUMENT).encode()), nvml_bytes),
         ("record", altered(RECORD), recorded),
         ("runtime-question", altered(QUESTION), asked),
+        ("config-json-bytes", damaged(json.dumps(bundles.SPEC).encode()), bundles.prepared),
+        (
+            "config-json",
+            altered(bundles.SPEC).map(lambda it: json.dumps(it).encode()),
+            bundles.prepared,
+        ),
         ("hook-report", altered(HOOK_REPORT), hook_reported),
     )
 )

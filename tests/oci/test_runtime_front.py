@@ -2,6 +2,7 @@
 """What `runtime.sh` gives to the real runtime at once, and what to the program that asks."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -96,6 +97,44 @@ def test_the_bundle_is_the_working_directory_unless_named(world):
         assert call(world, *words, spec=PLAIN)[1][5] == "other.json"
 
 
+@pytest.mark.parametrize(
+    ("words", "config", "identifier"),
+    [
+        (["create", "x", "--bundle", "bundle"], "bundle/config.json", "x"),
+        (["create", "--pid-file", "p", "x", "-b=bundle"], "bundle/config.json", "x"),
+        (["create", "--bundle", "other", "--bundle=bundle", "x"], "bundle/config.json", "x"),
+        (["create", "--bundle", "bundle", "--", "x"], "bundle/config.json", "x"),
+        (["create", "--bundle", "bundle", "--", "-b"], "bundle/config.json", "-b"),
+        (["--", "create", "--bundle", "bundle", "x"], "bundle/config.json", "x"),
+        (["run", "-bbundle", "x"], "bundle/config.json", "x"),
+        (["run", "-fbundle/config.json", "x"], "bundle/config.json", "x"),
+        (["run", "--bundle", "./bundle/../bundle/", "x"], "./bundle/../bundle//config.json", "x"),
+        (["run", "--bundle", "a b'\"$(id)\\*", "x"], "a b'\"$(id)\\*/config.json", "x"),
+        (["create", "--bundle", "link", "x"], "link/config.json", "x"),
+    ],
+)
+def test_odd_command_lines(world, words, config, identifier):
+    """Options behind the id, the last of two, `--`, joined values, quotes, a linked bundle."""
+    (world / "link").symlink_to("bundle")
+    (world / "a b'\"$(id)\\*").symlink_to("bundle")
+    started, given = call(world, *words)
+    assert (started, given[5:7]) == ("python", [config, identifier])
+    assert given[7:] == words
+
+
+@pytest.mark.parametrize("words", [["--bundle="], ["--bundle", ""], ["-b", ""], []])
+def test_an_empty_bundle_is_the_working_directory(world, words):
+    """As runc has it, and not the root of the file system."""
+    assert call(world, "create", *words, "x", cwd=world / "bundle")[1][5] == "./config.json"
+
+
+def test_a_configuration_that_is_no_file_is_not_waited_for(world):
+    """What asks refuses it; grep would wait for a writer."""
+    (world / "fifo").mkdir()
+    os.mkfifo(world / "fifo/config.json")
+    assert call(world, "create", "-b", "fifo", "x")[0] == "python"
+
+
 @pytest.mark.parametrize("spec", [PLAIN, {}, "not JSON"])
 def test_containers_that_ask_for_nothing_go_to_the_runtime(world, spec):
     """No interpreter is started for them."""
@@ -117,10 +156,19 @@ def test_a_missing_configuration_is_the_runtimes_to_report(world):
         '{"mounts":[{"destination":"/var/run/nvidia-container-devices/all"}]}',
         r'{"process":{"env":["\u004eVIDIA_VISIBLE_DEVICES=0"]}}',
         r'{"process":{"env":["NVIDIA_VISIBLE_DEVICES\u003d0"]}}',
+        r'{"mounts":[{"destination":"/nvidia\u002dcontainer-devices"}]}',
+        r'{"annotations":{"cdi.k8s.io\/x":"nvidia.com/gpu=0"}}',
+        r'{"annotations":{"cdi.k\u0038s.io/x":"nvidia.com/gpu=0"}}',
+        r'{"annotations":{"cdi\u002Ek8s.io\u002fx":"nvidia.com/gpu=0"}}',
     ],
 )
-def test_whatever_may_be_a_request_is_looked_at(world, text):
-    """Also one whose letters somebody has escaped."""
+@pytest.mark.parametrize("told", [True, False])
+def test_whatever_may_be_a_request_is_looked_at(world, text, told):
+    """Also one whose letters somebody has escaped; by the daemon's list of texts and without."""
+    if told:
+        marks = [b"NVIDIA_VISIBLE_DEVICES=", b"CUDA_VERSION=", b"DOCKER_RESOURCE_",
+                 b"nvidia-container-devices", b"cdi.k8s.io/"]  # fmt: skip
+        (world / "run/runtime/markers").write_bytes(install.marker_file(marks))
     assert call(world, "create", "-b", "bundle", "x", spec=text)[0] == "python"
 
 
@@ -146,6 +194,32 @@ def test_the_runtime_is_found(world):
     assert (started, "runc or crun: no such runtime" in told[0]) == ("", True)
     (folder / "crun").symlink_to(world / "real")
     assert call_it()[0] == "real"
+
+
+def test_the_runtime_by_its_name(world):
+    """On PATH, as in the file of settings; one that is not there is named."""
+    folder = world / "path"
+    folder.mkdir()
+    (folder / "youki").symlink_to(world / "real")
+    path = f"{folder}:/usr/bin:/bin"
+    assert call(world, "state", "x", PATH=path, NRI_NVIDIA_RUNTIME="youki")[0] == "real"
+    started, told = call(world, "state", "x", NRI_NVIDIA_RUNTIME="nothing-like-it")
+    assert (started, "nothing-like-it: no such runtime" in told[0]) == ("", True)
+
+
+def test_itself_is_no_runtime(world):
+    """It would start itself for ever: as where runc on PATH was made a link to it."""
+    (world / "runc").symlink_to(FRONT)
+    for name in (FRONT, world / "runc"):
+        started, told = call(world, "state", "x", NRI_NVIDIA_RUNTIME=str(name))
+        assert (started, "that is nri-nvidia-runtime itself" in told[0]) == ("", True)
+
+
+def test_the_log_is_json_whatever_is_told(world):
+    """Engines read it."""
+    words = ["--log", "log.json", "create", "-b", "bundle", "x"]
+    call(world, *words, NRI_NVIDIA_RUNTIME=f'{world}/"no\\such\n')
+    assert "/'no/such?: no such runtime" in json.loads((world / "log.json").read_text())["msg"]
 
 
 def test_without_any_program_to_ask_the_refusal_is_in_the_log(world):
