@@ -84,7 +84,14 @@ def parse_cache(data: bytes) -> Cache:
     columns = (words[place::6] for place in (0, 1, 2, 4, 5))
     entries = []
     for row, flags, name, path, low, high in zip(rows, *columns):  # noqa: B905  3.9 has no strict
-        texts = string(new, start, name), string(new, start, path)
+        text = string(new, start, path)
+        folder, _, last = text.rpartition(b"/")
+        # Names are mostly the ends of paths; then there is nothing more to look at.
+        plain = folder[:1] == b"/" and last != b"" and not low | high | flags >> 16
+        if plain and name == path + len(folder) + 1:
+            entries.append(Entry(last, folder, flags, row=row))
+            continue
+        texts = string(new, start, name), text
         entries.append(entry(row, texts, flags, find(names, low, high) if low | high else b""))
     return Cache(entries, start, new[start:], hwcaps)
 
