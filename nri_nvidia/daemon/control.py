@@ -7,8 +7,10 @@ mode can be changed, and a descriptor handed on. What a caller can make us hold 
 
 import asyncio
 import contextlib
+import functools
 import grp
 import json
+import logging
 import os
 import socket
 import struct
@@ -16,11 +18,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import attrs
-from grpclib import protocol, server
+import grpclib
+import h2.config
+from grpclib import const, protocol, server
+from grpclib.encoding import proto
 
 from nri_nvidia import errors
 from nri_nvidia._api.control import v1
 from nri_nvidia.daemon import records, statedir, statusview
+from nri_nvidia.ttrpc import errors as ttrpc_errors
+from nri_nvidia.ttrpc import wire
+
+logger = logging.getLogger(__name__)
 
 _GOODBYE = 1.0
 """Seconds that a caller has to take its answer when the daemon ends."""
@@ -69,12 +78,55 @@ def _encoded(document: dict[str, Any]) -> str:
     """Give a document as JSON, quickly: containers wait meanwhile, and it may name a thousand."""
     return json.dumps(document, separators=(",", ":"), check_circular=False)
 
+    def __mapping__(self) -> dict[str, const.Handler]:
+        """Give the methods, each behind a look at what it is asked."""
+        return {
+            route: handler._replace(func=functools.partial(_served, handler))
+            for route, handler in super().__mapping__().items()
+        }
+
+
+async def _served(handler: const.Handler, stream: Any) -> None:
+    """Serve a call. What is no question is the caller's fault, and no defect to be logged."""
+    try:
+        question = await stream.recv_message()
+    except (AssertionError, NotImplementedError, ttrpc_errors.RemoteProtocolError) as error:
+        # Shorter than it says, compressed, or no message of this kind.
+        raise grpclib.GRPCError(
+            const.Status.INVALID_ARGUMENT, f"the question cannot be read: {error}"
+        ) from None
+    if question is None:
+        raise grpclib.GRPCError(const.Status.INVALID_ARGUMENT, "nothing was asked")
+    try:
+        await handler.func(_Heard(stream, question))
+    except errors.Error as error:
+        raise grpclib.GRPCError(const.Status.UNAVAILABLE, errors.printable(str(error))) from None
+
+
+class _Heard:
+    """A call whose question has been read."""
+
+    def __init__(self, stream: Any, question: Any) -> None:
+        self._question = question
+        self.send_message = stream.send_message
+
+    async def recv_message(self) -> Any:
+        return self._question
+
+
+class _Codec(proto.ProtoCodec):
+    """Decodes strictly: the message library takes half a message for a whole one."""
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        wire.check(message_type, data)
+        return super().decode(data, message_type)
+
 
 class Listener(server.Server):
     """A gRPC server that looks at who connects: `group`, if not None, may besides root."""
 
     def __init__(self, control: Control, group: int | None) -> None:
-        super().__init__([control])
+        super().__init__([control], codec=_Codec())
         self.group = group
         self._callers = 0
 
@@ -98,7 +150,9 @@ class _Guarded(protocol.H2Protocol):
     """One caller: the protocol of grpclib behind a look at who it is and how much it sends."""
 
     def __init__(self, listener: Listener, given: protocol.H2Protocol) -> None:
-        super().__init__(given.handler, given.config, given.h2_config)
+        # The library's own settings leave out the look at a request's headers.
+        checked = h2.config.H2Configuration(client_side=False, header_encoding="ascii")
+        super().__init__(given.handler, given.config, checked)
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._received = 0
@@ -119,7 +173,11 @@ class _Guarded(protocol.H2Protocol):
         if self._received > _MOST_BYTES:
             self._transport.abort()
             return
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - by its bytes no caller is to cause a traceback
+            logger.debug("a caller of the control socket is let go: %r", error)
+            self._transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count an admitted caller out."""

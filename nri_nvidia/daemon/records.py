@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import resolve
-from nri_nvidia.daemon import ledger
+from nri_nvidia.daemon import ledger, recordshape
 from nri_nvidia.render import document as documents
 
 logger = logging.getLogger(__name__)
@@ -281,19 +281,13 @@ def _read(path: pathlib.Path) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("schema"), int):
         return None
-    keys = ("id", "namespace", "pod", "name", "decision")
-    whole = all(isinstance(found.get(key), str) for key in keys) and "ended" in found
-    return found if found["schema"] != SCHEMA or (whole and _is_time(found.get("time"))) else None
+    return found if found["schema"] != SCHEMA or recordshape.is_whole(found) else None
 
 
 def _changed(path: pathlib.Path) -> float:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _write(path: pathlib.Path, text: str) -> None:

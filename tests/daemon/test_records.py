@@ -13,6 +13,8 @@ from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 from tests import inventories
 
+HOOK = {"ok": True, "failures": [], "notes": [], "duration_ms": 1.0}
+
 
 def decided(number, *, decision="inject", time=0.0, **names):
     request = request_model.GpuRequest(source="env", devices=("0",))
@@ -98,15 +100,15 @@ def test_records_outlive_the_store(tmp_path):
     """What one store has written another reads, with what was changed since."""
     store = records.Store(tmp_path / "d")
     store.put(record(1, name="c"))
-    store.change("00000001", {"hook": {"ok": True}})
-    store.change("00000009", {"hook": {"ok": True}})
+    store.change("00000001", {"hook": HOOK})
+    store.change("00000009", {"hook": HOOK})
     store.end("00000001", 5.0)
     again = records.Store(tmp_path / "d")
     again.load()
     assert [*again.known] == ["00000001"]
     assert not again.known["00000001"].live
     found = again.read("00000001")
-    assert (found["hook"], found["ended"]) == ({"ok": True}, 5.0)
+    assert (found["hook"], found["ended"]) == (HOOK, 5.0)
 
 
 def test_those_that_ended_go_first(tmp_path):
@@ -157,6 +159,37 @@ def test_what_is_no_record_is_set_aside_and_another_version_left(tmp_path, caplo
     assert [entry["id"] for entry in found] == ["00000001"]
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("time", "soon"), ("time", 1e300), ("time", True), ("ended", []), ("gpus", [{"index": 0}]),
+        ("gpus", [{"index": "0", "uuid": "", "minor": 0, "mig": None}]), ("hook", {"ok": True}),
+        ("hook", 7), ("missed", None), ("request", {"devices": "0"}), ("reasons", [1]),
+        ("driver_version", None), ("edits", {"env": []}), ("cuda_compat", {}), ("id", 7),
+    ],
+)  # fmt: skip
+def test_damage_that_leaves_json_is_damage(tmp_path, member, value):
+    """A record is taken for one only if all that is read of it again is of its kind."""
+    store = records.Store(tmp_path)
+    store.put(record(1))
+    [path] = tmp_path.iterdir()
+    path.write_text(json.dumps({**record(1), member: value}))
+    again = records.Store(tmp_path)
+    again.load()
+    assert again.known == {}
+    assert [each.suffix for each in tmp_path.iterdir()] == [".damaged"]
+
+
+@pytest.mark.parametrize("decision", ["inject", "ignore", "deny", "error"])
+def test_what_the_daemon_writes_is_whole(tmp_path, decision):
+    """Every kind of decision is read again, with members that only a later daemon knows."""
+    store = records.Store(tmp_path)
+    store.put({**record(1, decision=decision), "hook": HOOK, "unknown": {"to": "us"}})
+    again = records.Store(tmp_path)
+    again.load()
+    assert set(again.known) == {"00000001"}
+
+
 def test_few_damaged_records_are_kept(tmp_path):
     """A disk that damages each of them does not fill up with them."""
     for number in range(20):
@@ -191,12 +224,12 @@ def test_what_comes_together_is_written_once(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_write", lambda *given: written.append(given) or write(*given))
     with store.together():
         store.put(record(1))
-        store.change("00000001", {"hook": {"ok": True}})
+        store.change("00000001", {"hook": HOOK})
         store.end("00000001", 9.0)
         assert store.read("00000001")["ended"] == 9.0
     assert len(written) == 1
     found = records.Store(tmp_path).read("00000001")
-    assert (found["hook"], found["ended"]) == ({"ok": True}, 9.0)
+    assert (found["hook"], found["ended"]) == (HOOK, 9.0)
 
 
 def test_few_are_held_at_a_time(tmp_path):

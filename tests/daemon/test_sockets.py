@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 import grpclib.client
 import pytest
-from grpclib import exceptions
+from grpclib import const, exceptions
 
 from nri_nvidia import errors
 from nri_nvidia._api.control import v1
@@ -126,6 +127,61 @@ async def test_what_a_caller_sends_is_bounded(place):
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
         assert await ask(place) == '{"it": "works"}'
+
+
+@pytest.mark.parametrize("compressed", [0, 1])
+@pytest.mark.parametrize("payload", [b"\n", b"\n\x05ab", b"\n\x02\xff\xfe", b"\xff" * 11, b""])
+async def test_what_is_no_question(place, caplog, payload, compressed):
+    """Its sender is told so, and the log holds no traceback for it."""
+    async with served(place):
+        channel = grpclib.client.Channel(path=str(place))
+        route = "/control.v1.Control/Explain"
+        try:
+            asked = channel.request(
+                route, const.Cardinality.UNARY_UNARY, v1.ExplainRequest, v1.ExplainResponse
+            )
+            async with asked as stream:
+                await stream.send_request()
+                framed = bytes([compressed]) + len(payload).to_bytes(4, "big") + payload
+                await stream._stream.send_data(framed if payload else b"", end_stream=True)
+                stream._end_done = True
+                with pytest.raises(grpclib.GRPCError) as failure:
+                    await stream.recv_message()
+            assert failure.value.status is const.Status.INVALID_ARGUMENT
+        finally:
+            channel.close()
+        assert await ask(place) == '{"it": "works"}'
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+
+
+async def test_an_answer_that_cannot_be_given(place):
+    """What is wrong on the node is told to whoever asks, with what to do."""
+
+    async def late(query):
+        raise errors.HostError(f"{query} could not be read", hint="a disk may hang", code="late")
+
+    listening = await control.serve(str(place), control.Control(state, late), None)
+    channel = grpclib.client.Channel(path=str(place))
+    try:
+        with pytest.raises(grpclib.GRPCError, match=r"c1 could not be read.*a disk may hang"):
+            await v1.ControlStub(channel).explain(v1.ExplainRequest(container="c1"), timeout=10)
+    finally:
+        channel.close()
+        await control.end(str(place), listening)
+
+
+async def test_a_frame_of_no_known_kind(place, caplog):
+    """Whoever sends what the library cannot take is let go; nothing is logged as a defect."""
+    async with served(place):
+        reader, writer = await asyncio.open_unix_connection(str(place))
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5))
+        writer.write(b"\x00\x00\x01\xfa" + bytes(5) + b"x")
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+        writer.close()
+        assert await ask(place) == '{"it": "works"}'
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
 
 
 async def test_the_number_of_callers_is_bounded(place):

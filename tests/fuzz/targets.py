@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nri_nvidia import errors, pipeline
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.config import load
-from nri_nvidia.daemon import hookreports, records, runtimedoor
+from nri_nvidia.daemon import hookreports, runtimedoor
 from nri_nvidia.host import elf, ldcache, proc, report, root
 from nri_nvidia.nri import convert
 from nri_nvidia.oci import client
@@ -243,28 +243,6 @@ def nvml_bytes(data):
     assert fault is None or fault.code == "nvml-document"
 
 
-RECORD = {
-    "schema": records.SCHEMA, "id": "c", "namespace": "n", "pod": "p", "name": "x", "time": 1.5,
-    "decision": "inject", "ended": None, "request": {"devices": ["0"]}, "gpus": [{"index": 0}],
-}  # fmt: skip
-
-
-def recorded(document):
-    top = pathlib.Path(SCRATCH.name) / "records"
-    top.mkdir(exist_ok=True)
-    for old in top.iterdir():
-        old.unlink()
-    (top / "a.json").write_text(json.dumps(document))
-    store = records.Store(top)
-    store.load()
-    store.put({**RECORD, "id": "d"})
-    for known in list(store.known):
-        store.read(known)
-        store.end(known, 2.0)
-    store.keep_only([])
-    records.match("n/p/x", store.known.values())
-
-
 QUESTION = {
     "protocol": client.PROTOCOL, "id": "c", "nested": False, "stays": False,
     "spec": {
@@ -325,7 +303,6 @@ TARGETS = tuple(
         ("proc", damaged(INFORMATION, MAJORS, CAPS), read_of_proc),
         ("nvml-json", altered(DOCUMENT), nvml),
         ("nvml-bytes", damaged(json.dumps(DOCUMENT).encode()), nvml_bytes),
-        ("record", altered(RECORD), recorded),
         ("runtime-question", altered(QUESTION), asked),
         ("config-json-bytes", damaged(json.dumps(bundles.SPEC).encode()), bundles.prepared),
         (

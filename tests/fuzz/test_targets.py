@@ -10,13 +10,14 @@ import time
 import hypothesis
 import pytest
 
-from . import targets
+from . import callers, kept, targets
 
 FEW = 60
 MANY = 2000
+TARGETS = (*targets.TARGETS, *kept.TARGETS, *callers.TARGETS)
 
 
-@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_comes_from_outside(target, request):
     """Each target holds for seeded examples, or for new ones as long as is asked for."""
     seconds = request.config.getoption("--fuzz-seconds")

@@ -388,6 +388,20 @@ def test_without_a_daemon_only_what_asks_is_refused(place, interpreter, env, ask
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        {"process": {"env": 1}},
+        {"process": {"env": "A=b"}, "hooks": {"prestart": [{"path": "/x", "args": 1}]}},
+        {"hooks": {"prestart": 1}, "mounts": 1, "annotations": 1},
+    ],
+)
+def test_a_list_that_is_none_is_the_runtimes_to_refuse(place, interpreter, spec):
+    """Without a daemon, what cannot ask for anything goes on as it is: the real runtime judges."""
+    put(place, json.dumps(spec))
+    assert start(place, interpreter) == (0, "", ["create", "x"])
+
+
+@pytest.mark.parametrize(
     ("answer", "told"),
     [
         (b"", "ended while it was asked"),
