@@ -33,6 +33,9 @@ _KEYS = {
     "nri.enabled": "false: look for no runtime, serve nri-nvidia-runtime and CDI alone.",
     "nri.socket": "The runtime's NRI socket.",
     "nri.name": "The plugin's name: letters, digits and _ . + -",
+    "nri.validate": "ours: refuse a container in which another plugin changed what it was given,\n"
+    "or gives it a GPU as well; all: refuse any that gets an NVIDIA device from another plugin.\n"
+    "Needs containerd 2.2 or later; counts from the next connection on.",
     "nri.index": "Two digits: the plugin's place among the runtime's plugins.",
     "host.root": "Where proc and sys are read.",
     "host.preset": "The kind of host; auto: what its files show. nri-nvidia devices says which.",

@@ -17,6 +17,8 @@ from nri_nvidia.request import parse, policy
 
 _STEPS = ("proc", "links", "ldcache", "profile")
 _DAY = 86400
+OFF, ALL = "off", "all"
+"""Of `nri.validate`: nothing is looked at, and all that plugins give."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -58,13 +60,16 @@ def _one_of(*allowed: str) -> Callable[[object, "attrs.Attribute[str]", str], No
 class Nri:
     """`[nri]`: how the runtime is reached. `index` (two digits) orders the runtime's plugins.
 
-    Not `enabled`, no runtime is looked for: containers come by other doors alone.
+    Not `enabled`, no runtime is looked for: containers come by other doors alone. `validate` has
+    containers refused for what other plugins make of our decision (`ours`), or for any device of
+    NVIDIA's that another plugin gives (`all`). It is off, since a node may mean such a plugin.
     """
 
     enabled: bool = True
     socket: str = attrs.field(default="/var/run/nri/nri.sock", validator=_absolute)
     name: str = attrs.field(default="nri-nvidia")
     index: str = attrs.field(default="10")
+    validate: str = attrs.field(default=OFF, validator=_one_of(OFF, "ours", ALL))
 
     @index.validator
     def _two_digits(self, _attribute: "attrs.Attribute[str]", value: str) -> None:

@@ -90,7 +90,7 @@ async def _served(handler: const.Handler, stream: Any) -> None:
     """Serve a call. What is no question is the caller's fault, and no defect to be logged."""
     try:
         question = await stream.recv_message()
-    except (AssertionError, NotImplementedError, ttrpc_errors.RemoteProtocolError) as error:
+    except (AssertionError, RuntimeError, ttrpc_errors.RemoteProtocolError) as error:
         # Shorter than it says, compressed, or no message of this kind.
         raise grpclib.GRPCError(
             const.Status.INVALID_ARGUMENT, f"the question cannot be read: {error}"

@@ -230,7 +230,7 @@ class Store:
             _remove(old)
 
     def _path(self, container_id: str) -> pathlib.Path:
-        name = hashlib.sha256(container_id.encode("utf-8", "surrogateescape")).hexdigest()
+        name = hashlib.sha256(container_id.encode("utf-8", "surrogatepass")).hexdigest()
         return self._directory / f"{name[:32]}{_SUFFIX}"
 
     def _paths(self) -> list[pathlib.Path]:

@@ -26,8 +26,8 @@ from nri_nvidia.daemon import (
     cdikeeper,
     collector,
     control,
-    decider,
     explanation,
+    guard,
     holdings,
     hookplace,
     hookreports,
@@ -104,7 +104,7 @@ class Service:
         self._opened = False
         self._adoption: asyncio.Future[None] | None = None
         self._web: web.Web | None = None
-        self._decider = decider.Decider(
+        self._decider = guard.Decider(
             self._watch,
             self._config,
             place=self._place,

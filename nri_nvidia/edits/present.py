@@ -23,6 +23,7 @@ _OTHER_INJECTORS = {
     "nvidia-cdi-hook",
     "nvidia-ctk",
 }
+_NODE = re.compile(r"/dev/nvidia.*", re.ASCII | re.DOTALL)
 _GPU_NODE = re.compile(r"/dev/nvidia(\d{1,9})", re.ASCII)
 _LIBCUDA = re.compile(r"libcuda\.so(?:\.[0-9.]+)?", re.ASCII)
 
@@ -39,8 +40,7 @@ def served(container: containers.Container, *, in_its_place: bool = False) -> Re
                 message="the container's spec already holds our edits",
                 hint="two copies of nri-nvidia on one node? nri-nvidia status shows this one",
             )
-        # The operator's installer keeps each program as NAME.real beside a script NAME.
-        if posixpath.basename(hook.path).removesuffix(".real") in _OTHER_INJECTORS:
+        if is_injector(hook.path):
             return Reason(
                 code="other-injector",
                 message=f"the container's spec holds {hook.path}, which gives GPUs by itself; "
@@ -57,6 +57,17 @@ def served(container: containers.Container, *, in_its_place: bool = False) -> Re
             "plugin and set request.accept_pod_annotations = true",
         )
     return None
+
+
+def is_injector(path: str) -> bool:
+    """Tell a hook's program that gives GPUs, and is not ours."""
+    # The operator's installer keeps each program as NAME.real beside a script NAME.
+    return posixpath.basename(path).removesuffix(".real") in _OTHER_INJECTORS
+
+
+def is_node(path: str) -> bool:
+    """Tell a node of the driver by its path in a container."""
+    return _NODE.fullmatch(posixpath.normpath(path)) is not None
 
 
 def gpus(container: containers.Container, inventory: host.Inventory) -> tuple[host.Gpu, ...]:

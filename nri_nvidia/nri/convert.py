@@ -222,7 +222,7 @@ def _allows_all(data: bytes) -> bool:
             case 2:
                 kind = wire.text(value)
             case 3 | 4:
-                if _optional(value) >= 0:
+                if optional(value) >= 0:
                     return False
             case 5:
                 access = wire.text(value)
@@ -231,7 +231,7 @@ def _allows_all(data: bytes) -> bool:
     return allow and kind in {"", "a"} and set("rwm") <= set(access)
 
 
-def _optional(value: int | bytes) -> int:
+def optional(value: int | bytes) -> int:
     """Read an OptionalInt64: present without a value means 0."""
     return next((_number(inner) for number, inner in wire.fields(_raw(value)) if number == 1), 0)
 

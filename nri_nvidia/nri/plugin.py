@@ -19,7 +19,7 @@ from nri_nvidia.request import container as request_model
 from nri_nvidia.ttrpc import errors as ttrpc_errors
 from nri_nvidia.ttrpc import server
 
-from . import convert
+from . import convert, validation, versions
 
 _EMPTY = api.Empty()
 _LAST_KNOWN_EVENTS = 0x7FF
@@ -54,6 +54,11 @@ class RuntimeInfo:
         """Whether it takes devices and hooks: docker refuses a container for which we give any."""
         return self.name != "docker"
 
+    @property
+    def can_validate(self) -> bool:
+        """Whether it shows what all plugins together change, and lets one refuse it."""
+        return versions.can_validate(self.name, self.version, self.nri_version)
+
 
 class Decider(Protocol):
     """What the plugin serves: it decides, and hears what happens."""
@@ -78,6 +83,16 @@ class Decider(Protocol):
         self, container: request_model.Container, deadline: float
     ) -> model.ContainerEdits:
         """Decide by `deadline` (loop time); raise Error to have the creation refused."""
+
+    @property
+    def validates(self) -> bool:
+        """Whether to be shown what all plugins together change in a container."""
+
+    def may_object(self, data: bytes) -> bool:
+        """Tell by the bytes of such a change whether there may be anything against it."""
+
+    async def validate(self, proposed: validation.Proposed, deadline: float) -> None:
+        """Raise Error by `deadline` (loop time) to have the container refused."""
 
     async def stop_container(self, container_id: str) -> None:
         """Hear that a container stopped; it may be one that was refused."""
@@ -104,11 +119,13 @@ class Plugin(api.PluginBase):
     """The plugin's side of one connection.
 
     `configured` and `acknowledged` are set when the runtime has our answer to Configure and to
-    the last Synchronize; they raise when that answer was an error or came too late.
+    the last Synchronize; they raise when that answer was an error or came too late. `name` is that
+    by which the runtime calls us, `10-nri-nvidia`.
     """
 
-    def __init__(self, decider: Decider) -> None:
+    def __init__(self, decider: Decider, name: str = "") -> None:
         loop = asyncio.get_running_loop()
+        self.name = name
         self.runtime = RuntimeInfo()
         self.configured: asyncio.Future[None] = loop.create_future()
         self.acknowledged: asyncio.Future[None] = loop.create_future()
@@ -144,7 +161,10 @@ class Plugin(api.PluginBase):
             registration_timeout=message.registration_timeout / 1000 or 5.0,
         )
         await self._decider.configure(message.config, self.runtime)
-        return api.ConfigureResponse(events=self.events())
+        events = self.events()
+        if self._decider.validates and self.runtime.can_inject and self.runtime.can_validate:
+            events |= 1 << (api.Event.VALIDATE_CONTAINER_ADJUSTMENT - 1)
+        return api.ConfigureResponse(events=events)
 
     async def synchronize(self, message: api.SynchronizeRequest) -> api.SynchronizeResponse:
         """Put the lists aside undecoded, since the runtime stands still meanwhile."""
@@ -158,7 +178,11 @@ class Plugin(api.PluginBase):
         return {
             f"{_SERVICE}/CreateContainer": server.Raw(
                 serve=self.create_container, says_nothing=self._asks_nothing
-            )
+            ),
+            f"{_SERVICE}/ValidateContainerAdjustment": server.Raw(
+                serve=self.validate_container_adjustment,
+                says_nothing=lambda data: not self._decider.may_object(data),
+            ),
         }
 
     @_handles(api.Event.CREATE_CONTAINER)
@@ -167,11 +191,25 @@ class Plugin(api.PluginBase):
         shown = convert.created(data)
         if not self.runtime.can_inject:
             return b""
-        deadline = server.deadline()
-        if deadline is None:
-            now = asyncio.get_running_loop().time()
-            deadline = now + self.runtime.request_timeout - server.MARGIN
-        return render.encoded(await self._decider.create_container(shown, deadline))
+        return render.encoded(await self._decider.create_container(shown, self._deadline()))
+
+    async def validate_container_adjustment(self, data: bytes) -> bytes:  # type: ignore[override]
+        """Ask the Decider over what all plugins together change (NRI 0.10 and later)."""
+        proposed = validation.read(data, self.name)
+        try:
+            await self._decider.validate(proposed, self._deadline())
+        except errors.Error as error:
+            answer = api.ValidateContainerAdjustmentResponse(reject=True, reason=str(error))
+            return bytes(answer)
+        return b""
+
+    def _deadline(self) -> float:
+        """Give the loop time by which the request being served is to be answered."""
+        told = server.deadline()
+        if told is not None:
+            return told
+        now = asyncio.get_running_loop().time()
+        return now + self.runtime.request_timeout - server.MARGIN
 
     def _asks_nothing(self, data: bytes) -> bool:
         """Tell by one look at its bytes that a container asks for nothing.

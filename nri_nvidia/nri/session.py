@@ -265,7 +265,7 @@ class _Session:
         self, settings: Settings, decider: plugin.Decider, clock: Callable[[], float]
     ) -> None:
         self._settings, self._decider, self._clock = settings, decider, clock
-        self._plugin = plugin.Plugin(decider)
+        self._plugin = plugin.Plugin(decider, f"{settings.index}-{settings.name}")
         self._since: float | None = None
 
     def lasted(self) -> float:

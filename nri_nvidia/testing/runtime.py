@@ -150,10 +150,12 @@ class Runtime:
         """Create a container; gives what all plugins together changed, in order of index.
 
         Raises `CreationFailed` when one refuses or two (or one twice) claim the same key. A plugin
-        that does not answer is dropped, and the others go on.
+        that does not answer is dropped, and the others go on. Those that validate (NRI 0.10 and
+        later) are asked last; one that rejects, or does not answer, has the creation fail.
         """
         request = api.CreateContainerRequest(pod=pod or api.PodSandbox(), container=container)
         merged = merging.Merged()
+        asked = [api.PluginInstance(name=each.name, index=each.index) for each in self.plugins]
         there = {name for plugin in self.plugins for name in (plugin.name, plugin.display)}
         for plugin in list(self.plugins):
             if plugin.events & 1 << (api.Event.CREATE_CONTAINER - 1):
@@ -163,7 +165,32 @@ class Runtime:
         lacking = [name for name in self.required_plugins if name not in there]
         if lacking:
             raise merging.CreationFailed(f"required plugins not present: {', '.join(lacking)}")
+        await self._validate(request, merged, asked)
         return merged.adjustment
+
+    async def _validate(
+        self,
+        request: api.CreateContainerRequest,
+        merged: merging.Merged,
+        asked: list[api.PluginInstance],
+    ) -> None:
+        proposed = api.ValidateContainerAdjustmentRequest(
+            pod=bytes(request.pod),
+            container=bytes(request.container),
+            adjust=merged.adjustment,
+            owners=api.OwningPlugins(owners={request.container.id: merged.owners()}),
+            plugins=asked,
+        )
+        event = api.Event.VALIDATE_CONTAINER_ADJUSTMENT
+        for plugin in list(self.plugins):
+            if plugin.events & 1 << (event - 1):
+                reply = await self._ask(plugin, "validate_container_adjustment", proposed)
+                if reply is None or reply.reject:
+                    why = reply.reason if reply else "it did not answer"
+                    raise merging.CreationFailed(
+                        f'validator "{plugin.display}" rejected container adjustment, reason: '
+                        f"{why or 'unknown rejection reason'}"
+                    )
 
     async def stop(self, container_id: str) -> None:
         """Tell that a container stopped; errors are logged only."""

@@ -186,6 +186,7 @@ class Refusing:
     """Another plugin, which refuses the containers of one name."""
 
     markers = (b"",)  # every container is shown
+    validates = False
 
     def __init__(self):
         self.in_service = asyncio.Event()

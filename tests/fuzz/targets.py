@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from nri_nvidia import errors, pipeline
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.config import load
-from nri_nvidia.daemon import hookreports, runtimedoor
+from nri_nvidia.daemon import guard, hookreports, runtimedoor
+from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import elf, ldcache, proc, report, root
-from nri_nvidia.nri import convert
+from nri_nvidia.nri import convert, validation
 from nri_nvidia.oci import client
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import parse
@@ -138,7 +139,57 @@ def listed(data):
     assert isinstance(shown, containers.Container)
 
 
+PROPOSED = bytes(
+    api.ValidateContainerAdjustmentRequest(
+        pod=bytes(messages.pod()),
+        container=LISTED,
+        adjust=api.ContainerAdjustment(
+            mounts=[api.Mount(destination="-/a"), api.Mount(destination="/b", source="/c")],
+            env=[api.KeyValue(key="A", value="b")],
+            hooks=api.Hooks(prestart=[api.Hook(path="/nvidia-ctk", args=["x"])]),
+            cdi_devices=[api.CdiDevice(name="nvidia.com/gpu=0")],
+            linux=api.LinuxContainerAdjustment(
+                devices=[api.LinuxDevice(path="/dev/nvidia0", type="c", major=195)],
+                resources=api.LinuxResources(
+                    devices=[
+                        bytes(
+                            api.LinuxDeviceCgroup(
+                                allow=True, type="c", major=api.OptionalInt64(value=195)
+                            )
+                        )
+                    ]
+                ),
+            ),
+        ),
+        owners=api.OwningPlugins(
+            owners={
+                "c": api.FieldOwners(
+                    simple={3: "20-a,30-b"},
+                    compound={4: api.CompoundFieldOwners(owners={"/dev/nvidia0": "20-a"})},
+                )
+            }
+        ),
+        plugins=[api.PluginInstance(name="a", index="20")],
+    )
+)
+EDITS = edits_model.ContainerEdits(
+    devices=(edits_model.DeviceEdit(path="/dev/x", host_path="/dev/x", major=195, minor=1),),
+    mounts=(edits_model.MountEdit(source="/c", destination="/b"),),
+)
+
+
+def proposed(data):
+    """What plugins made of a decision is read, and every fault has a sentence of one line."""
+    try:
+        shown = validation.read(data, "10-nri-nvidia")
+        told = [*validation.altered(EDITS, shown), *validation.added(EDITS, shown, NAMES)]
+    except ttrpc_errors.RemoteProtocolError:
+        return
+    assert all(told)
+
+
 INVENTORY = inventories.with_gpus(inventories.gpu(0), inventories.gpu(1))
+NAMES = guard._names(INVENTORY)
 RULES = pipeline.Policy()
 
 
@@ -296,6 +347,7 @@ TARGETS = tuple(
         ("mux", wire.streams(wire.mux_frames()), demultiplexed),
         ("create-container", damaged(CREATION), created),
         ("listed-container", damaged(LISTED), listed),
+        ("proposed-adjustment", damaged(PROPOSED), proposed),
         ("environment", environments, decided),
         ("configuration", st.lists(lines, max_size=8).map("\n".join), configured),
         ("ld-so-cache", damaged(CACHE), cached),

@@ -13,6 +13,7 @@ class Noting:
     """
 
     markers: tuple[bytes, ...] = (b"",)
+    validates = False
 
     def __init__(self):
         self.heard = []
@@ -48,6 +49,12 @@ class Noting:
     async def create_container(self, container, deadline):
         await self.note("create", container)
         return await self.create(container, deadline)
+
+    def may_object(self, data):
+        return self.validates
+
+    async def validate(self, proposed, deadline):
+        await self.note("validate", proposed)
 
     async def stop_container(self, container_id):
         await self.note("stop", container_id)

@@ -21,6 +21,7 @@ from nri_nvidia.edits import model
 from nri_nvidia.nri import session
 
 class Decider:
+    markers, validates = (b"",), False
     async def nothing(self, *_): pass
     configure = registered = synchronized = stop_container = remove_container = nothing
     disconnected = nothing

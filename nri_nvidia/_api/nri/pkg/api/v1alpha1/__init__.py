@@ -35,6 +35,21 @@ class Event(betterproto.Enum):
     POST_UPDATE_CONTAINER = 9
     STOP_CONTAINER = 10
     REMOVE_CONTAINER = 11
+    VALIDATE_CONTAINER_ADJUSTMENT = 14
+
+
+class Field(betterproto.Enum):
+    """
+    The things of a container that have owners, as far as they are ours to set.
+    """
+
+    UNSET = 0
+    ANNOTATIONS = 1
+    MOUNTS = 2
+    OCI_HOOKS = 3
+    DEVICES = 4
+    CDI_DEVICES = 5
+    ENV = 6
 
 
 @dataclass(eq=False, repr=False)
@@ -111,6 +126,62 @@ class StateChangeEvent(betterproto.Message):
     event: "Event" = betterproto.enum_field(1)
     pod: "PodReference" = betterproto.message_field(2)
     container: "ContainerReference" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class ValidateContainerAdjustmentRequest(betterproto.Message):
+    pod: bytes = betterproto.bytes_field(1)
+    container: bytes = betterproto.bytes_field(2)
+    adjust: "ContainerAdjustment" = betterproto.message_field(3)
+    owners: "OwningPlugins" = betterproto.message_field(5)
+    plugins: List["PluginInstance"] = betterproto.message_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class ValidateContainerAdjustmentResponse(betterproto.Message):
+    reject: bool = betterproto.bool_field(1)
+    reason: str = betterproto.string_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class PluginInstance(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    index: str = betterproto.string_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class OwningPlugins(betterproto.Message):
+    """Who set what, by container id."""
+
+    owners: Dict[str, "FieldOwners"] = betterproto.map_field(
+        1, betterproto.TYPE_STRING, betterproto.TYPE_MESSAGE
+    )
+
+
+@dataclass(eq=False, repr=False)
+class FieldOwners(betterproto.Message):
+    """
+    By the number of a Field: one owner, or one for each key (path, destination, name).
+    """
+
+    simple: Dict[int, str] = betterproto.map_field(
+        1, betterproto.TYPE_INT32, betterproto.TYPE_STRING
+    )
+    compound: Dict[int, "CompoundFieldOwners"] = betterproto.map_field(
+        2, betterproto.TYPE_INT32, betterproto.TYPE_MESSAGE
+    )
+
+
+@dataclass(eq=False, repr=False)
+class CompoundFieldOwners(betterproto.Message):
+    """
+    An owner is a plugin as `10-name`, several joined by commas; a dash before it tells that it took
+     the entry away.
+    """
+
+    owners: Dict[str, str] = betterproto.map_field(
+        1, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -240,6 +311,7 @@ class Hook(betterproto.Message):
 @dataclass(eq=False, repr=False)
 class LinuxContainerAdjustment(betterproto.Message):
     devices: List["LinuxDevice"] = betterproto.message_field(1)
+    resources: "LinuxResources" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
@@ -587,6 +659,23 @@ class PluginStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def validate_container_adjustment(
+        self,
+        validate_container_adjustment_request: "ValidateContainerAdjustmentRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ValidateContainerAdjustmentResponse":
+        return await self._unary_unary(
+            "/nri.pkg.api.v1alpha1.Plugin/ValidateContainerAdjustment",
+            validate_container_adjustment_request,
+            ValidateContainerAdjustmentResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class RuntimeBase(ServiceBase):
 
@@ -674,6 +763,12 @@ class PluginBase(ServiceBase):
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def state_change(self, state_change_event: "StateChangeEvent") -> "Empty":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def validate_container_adjustment(
+        self,
+        validate_container_adjustment_request: "ValidateContainerAdjustmentRequest",
+    ) -> "ValidateContainerAdjustmentResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_configure(
@@ -797,6 +892,14 @@ class PluginBase(ServiceBase):
         response = await self.state_change(request)
         await stream.send_message(response)
 
+    async def __rpc_validate_container_adjustment(
+        self,
+        stream: "grpclib.server.Stream[ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.validate_container_adjustment(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/nri.pkg.api.v1alpha1.Plugin/Configure": grpclib.const.Handler(
@@ -900,5 +1003,11 @@ class PluginBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 StateChangeEvent,
                 Empty,
+            ),
+            "/nri.pkg.api.v1alpha1.Plugin/ValidateContainerAdjustment": grpclib.const.Handler(
+                self.__rpc_validate_container_adjustment,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ValidateContainerAdjustmentRequest,
+                ValidateContainerAdjustmentResponse,
             ),
         }
