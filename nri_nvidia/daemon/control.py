@@ -73,17 +73,17 @@ class Control(v1.ControlBase):
         document = await self._explain(explain_request.container)
         return v1.ExplainResponse(json=_encoded(document), schema=records.SCHEMA)
 
-
-def _encoded(document: dict[str, Any]) -> str:
-    """Give a document as JSON, quickly: containers wait meanwhile, and it may name a thousand."""
-    return json.dumps(document, separators=(",", ":"), check_circular=False)
-
     def __mapping__(self) -> dict[str, const.Handler]:
         """Give the methods, each behind a look at what it is asked."""
         return {
             route: handler._replace(func=functools.partial(_served, handler))
             for route, handler in super().__mapping__().items()
         }
+
+
+def _encoded(document: dict[str, Any]) -> str:
+    """Give a document as JSON, quickly: containers wait meanwhile, and it may name a thousand."""
+    return json.dumps(document, separators=(",", ":"), check_circular=False)
 
 
 async def _served(handler: const.Handler, stream: Any) -> None:

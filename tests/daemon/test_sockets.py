@@ -86,7 +86,7 @@ def short_directory(tmp_path_factory):
 async def test_root_alone_by_default(place):
     """Others cannot connect; with a mode that lets them, they are let go unheard."""
     async with served(place):
-        assert await ask(place) == '{"it": "works"}'
+        assert await ask(place) == '{"it":"works"}'
         assert await ask_as_nobody(place, "") == "closed"
         place.chmod(0o666)
         assert await ask_as_nobody(place, str(GROUP)) == "let go"
@@ -98,7 +98,7 @@ async def test_a_group_may_be_let_in(place):
         assert place.stat().st_mode & 0o777 == 0o660
         assert await ask_as_nobody(place, str(GROUP)) == "answered"
         assert await ask_as_nobody(place, "") == "closed"
-        assert await ask(place) == '{"it": "works"}'
+        assert await ask(place) == '{"it":"works"}'
 
 
 def test_groups_are_found_by_name_or_number():
@@ -126,7 +126,7 @@ async def test_what_a_caller_sends_is_bounded(place):
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-        assert await ask(place) == '{"it": "works"}'
+        assert await ask(place) == '{"it":"works"}'
 
 
 @pytest.mark.parametrize("compressed", [0, 1])
@@ -150,7 +150,7 @@ async def test_what_is_no_question(place, caplog, payload, compressed):
             assert failure.value.status is const.Status.INVALID_ARGUMENT
         finally:
             channel.close()
-        assert await ask(place) == '{"it": "works"}'
+        assert await ask(place) == '{"it":"works"}'
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
 
 
@@ -180,7 +180,7 @@ async def test_a_frame_of_no_known_kind(place, caplog):
             while await reader.read(1 << 16):
                 pass
         writer.close()
-        assert await ask(place) == '{"it": "works"}'
+        assert await ask(place) == '{"it":"works"}'
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
 
 
@@ -197,7 +197,7 @@ async def test_the_number_of_callers_is_bounded(place):
             await writer.wait_closed()
         while True:
             with contextlib.suppress(exceptions.StreamTerminatedError, ConnectionError):
-                assert await ask(place) == '{"it": "works"}'
+                assert await ask(place) == '{"it":"works"}'
                 break
 
 
@@ -252,7 +252,7 @@ async def test_a_socket_that_can_be_had_later(short_directory, what):
             while not path.is_socket() or heard[-1]:
                 pauses.put_nowait(None)
                 await asyncio.sleep(0)
-            assert await ask(path) == '{"it": "works"}'
+            assert await ask(path) == '{"it":"works"}'
             assert str(path) in str(heard[0])
         finally:
             keeping.cancel()
