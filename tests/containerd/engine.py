@@ -12,7 +12,7 @@ What a test may rely on:
 - with the option `systemd` its pods are in a slice of its own name, and the sockets of systemd
   and of its bus are seen inside;
 - where cgroups are hybrid, the second tree at /sys/fs/cgroup/unified is not seen inside: crun
-  drops the device rules where it is;
+  drops the device rules where it is. With the option `unified` it is all that is seen;
 - the namespace outlives containerd, so that a restarted one finds its containers.
 """
 
@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import signal
 import socket
@@ -42,7 +43,10 @@ PRIVATE = """
 mount -t tmpfs -o mode=755 tmpfs /mnt
 for kept; do mkdir "/mnt/$kept"; mount --bind "/run/$kept" "/mnt/$kept"; done
 mount -n --move /mnt /run
-if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
+if [ -n "$UNIFIED" ]; then
+    umount -R /sys/fs/cgroup
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+elif mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 exec "$0" pause
 """
 
@@ -81,6 +85,7 @@ class Engine:
         if options and options.systemd:
             # A dash in a slice's name would put it below another.
             self.cgroup = f"{self.cgroup.replace('-', '')}.slice"
+        self._unified = "1" if options and options.unified else ""
         self._kept = ("systemd", "dbus") if options and options.systemd else ()
         self.address = self.directory / "cd.sock"
         self.nri_socket = self.directory / "nri.sock"
@@ -186,6 +191,7 @@ class Engine:
              self._library.probe, *self._kept],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             text=True, cwd="/", start_new_session=True,
+            env={**os.environ, "UNIFIED": self._unified},
         )  # fmt: skip
         self._until(self._held, "the mount namespace is made")
         self._namespace = Path(f"/proc/{self._holder.pid}/ns/mnt").stat().st_ino

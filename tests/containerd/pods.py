@@ -40,10 +40,11 @@ def sandbox(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     privileged: bool = False,
+    share_processes: bool = False,
 ) -> messages.PodSandboxConfig:
     """Return the configuration of a pod on the host's network."""
     security = messages.SandboxSecurityContext(
-        namespace_options=_namespaces(),
+        namespace_options=_namespaces(share_processes=share_processes),
         privileged=privileged,
         seccomp=UNCONFINED,
         apparmor=UNCONFINED,
@@ -77,17 +78,19 @@ def container_config(
     capabilities: Sequence[str] = (),
     resources: messages.LinuxContainerResources | None = None,
     attempt: int = 0,
+    share_processes: bool = False,
 ) -> messages.ContainerConfig:
     """Return a container's configuration.
 
     env: a mapping, or pairs where one name is to appear twice. mounts: (host path, container
     path) and "ro" as a third where it is to be read-only. devices: a path, or (host path,
     container path, "rwm"). capabilities: added ones, without the CAP_. attempt: how many containers
-    of the name there were in the pod.
+    of the name there were in the pod. share_processes: with the pod's other containers, where the
+    pod has it, too.
     """
     pairs = env.items() if isinstance(env, Mapping) else env
     security = messages.ContainerSecurityContext(
-        namespace_options=_namespaces(),
+        namespace_options=_namespaces(share_processes=share_processes),
         privileged=privileged,
         readonly_rootfs=readonly,
         supplemental_groups=list(groups),
@@ -118,9 +121,10 @@ def container_config(
     )
 
 
-def _namespaces() -> messages.NamespaceOption:
+def _namespaces(*, share_processes: bool) -> messages.NamespaceOption:
     mode = messages.NamespaceMode
-    return messages.NamespaceOption(network=mode.NODE, pid=mode.CONTAINER, ipc=mode.POD)
+    pid = mode.POD if share_processes else mode.CONTAINER
+    return messages.NamespaceOption(network=mode.NODE, pid=pid, ipc=mode.POD)
 
 
 def _bytes(value: str | bytes) -> bytes:

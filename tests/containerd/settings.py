@@ -21,6 +21,8 @@ class Options:
     default_runtime: str = "runc"
     systemd: bool = False
     """Whether containers' cgroups are systemd's to make, as on a node with a kubelet."""
+    unified: bool = False
+    """Whether cgroups of version 2 are all that it sees, where the machine has both."""
     wrappers: Mapping[str, Path] = attrs.field(factory=dict)
     """Further runtime handlers: name and the program to be called as an OCI runtime."""
 

@@ -8,6 +8,7 @@ one that runc has not made.
 import asyncio
 import contextlib
 import json
+import pprint
 import re
 import signal
 import time
@@ -149,7 +150,19 @@ async def agrees(engine, daemon, pod):
 
     with contextlib.suppress(AssertionError):
         await asyncio.to_thread(daemon.until, agreed, "the ledger to be as runc's files are")
-    assert {*told.items()} == {*truth.items()}
+    kept, states = runcs.states(engine), await listed(pod)
+    differ = {
+        key: {
+            "told": told.get(key, "nothing"),
+            "truth": truth.get(key, "nothing"),
+            "containerd": states.get(key),
+            "runc": key in kept and kept[key].present is not None,
+            "log": [line for line in daemon.logged().splitlines() if key[:12] in line],
+        }
+        for key in {*told, *truth}
+        if told.get(key, "nothing") != truth.get(key, "nothing")
+    }
+    assert not differ, pprint.pformat(differ)
     return truth
 
 
