@@ -169,7 +169,7 @@ class Engine:
             self.kill()
             processes.end(self._mine, PATIENCE)
             self._release()
-            processes.remove_cgroups(self.cgroup)
+            processes.remove_cgroups(self.cgroup, PATIENCE)
             left = processes.mounts_below(self.directory)
             if left:
                 raise EngineError(f"{self.name} left mounts: {left}")

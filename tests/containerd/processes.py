@@ -2,6 +2,7 @@
 """Ending what an engine started: its processes, cgroups and mounts."""
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -49,16 +50,27 @@ def _living(mine: Callable[[Path], bool]) -> list[int]:
     return found
 
 
-def remove_cgroups(name: str) -> None:
+def remove_cgroups(name: str, patience: float) -> None:
     """Remove a cgroup (`/name`) with all below it, in every hierarchy there is.
 
-    Where systemd made it, systemd may be faster.
+    Where systemd made it, systemd may be faster. One is busy for as long as a process that was
+    killed takes to end, of which /proc tells little by then.
     """
+    limit = time.monotonic() + patience
     for top in (CGROUPS, *CGROUPS.glob("*/")):
         tree = top / name.lstrip("/")
         for path, _, _ in os.walk(tree, topdown=False):
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(path)
+            while True:
+                try:
+                    os.rmdir(path)
+                except FileNotFoundError:
+                    break
+                except OSError as error:
+                    if error.errno != errno.EBUSY or time.monotonic() > limit:
+                        raise
+                    time.sleep(0.005)
+                else:
+                    break
 
 
 def mounts_below(directory: Path) -> list[str]:

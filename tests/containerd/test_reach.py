@@ -166,7 +166,7 @@ async def test_by_a_neighbour_of_the_pod(engine, daemon, runtime):
         roots = {}
         for process in await processes(third):
             for minor in (0, 1):
-                path = f"/proc/{process}/root/dev/nvidia{minor}"
+                path = f"/proc/{process}/root" + f"/dev/nvidia{minor}"
                 if await third.probe("open", path, "rw") != "ENOENT":
                     roots.setdefault(minor, path)
         assert {*roots} == {0, 1}
