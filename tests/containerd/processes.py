@@ -50,7 +50,7 @@ def _living(mine: Callable[[Path], bool]) -> list[int]:
     return found
 
 
-def remove_cgroups(name: str, patience: float) -> None:
+def remove_cgroups(name: str, patience: float = 30.0) -> None:
     """Remove a cgroup (`/name`) with all below it, in every hierarchy there is.
 
     Where systemd made it, systemd may be faster. One is busy for as long as a process that was
