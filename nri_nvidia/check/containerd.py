@@ -3,7 +3,9 @@
 
 containerd(5) config.toml: a file without a version is of version 1; `imports` are paths, relative
 to the file, that may hold `*`. containerd 1 replaces a plugin's whole table by that of an import
-(`config.mergeConfig`), containerd 2 merges them key by key; lists are joined by both.
+(`config.mergeConfig`), containerd 2 merges them key by key; lists are joined by both. Where the
+main file is of version 1, containerd 1 knows plugins by their short names alone; containerd 2
+takes `nri` there for another plugin, and knows NRI by its whole name whatever the version is.
 """
 
 import posixpath
@@ -55,11 +57,12 @@ class Settings:
     faults: tuple[str, ...] = ()
 
 
-def load(path: str, read: Read, glob: Glob, *, replaces: bool) -> Settings:
+def load(path: str, read: Read, glob: Glob, *, replaces: bool | None) -> Settings:
     """Read a configuration with all that it imports.
 
     `read` gives a file's text or None, `glob` the files that a pattern names. `replaces` tells
-    containerd 1, whose imports replace a plugin's table.
+    containerd 1, whose imports replace a plugin's table, from later ones; None where neither is
+    known.
     """
     loader = _Loader(read=read, glob=glob, replaces=replaces)
     loader.add(path)
@@ -77,7 +80,7 @@ def seconds(duration: Any) -> float | None:
 
 
 class _Loader:
-    def __init__(self, *, read: Read, glob: Glob, replaces: bool) -> None:
+    def __init__(self, *, read: Read, glob: Glob, replaces: bool | None) -> None:
         self._read = read
         self._glob = glob
         self._replaces = replaces
@@ -106,10 +109,12 @@ class _Loader:
         version = version if isinstance(version, int) else 1
         if len(self._files) == 1:
             self._version = version
-        names = _NAMES if version == 1 else {}
+        names = self._names(version)
         self._misplaced += [f"{path}: [{place}]" for place in _misplaced(document)]
-        if not names and "nri" in _table(document, "plugins"):
+        if NRI not in names.values() and "nri" in _table(document, "plugins"):
             self._misplaced.append(f"{path}: [plugins.nri]")
+        if NRI in names and NRI in _table(document, "plugins"):
+            self._misplaced.append(f'{path}: [plugins."{NRI}"] in a file of version 1')
         self._merge(document, names)
         imports = document.get("imports")
         for pattern in imports if isinstance(imports, list) else ():
@@ -117,6 +122,14 @@ class _Loader:
                 place = posixpath.join(posixpath.dirname(path), pattern)
                 for found in self._glob(place) if "*" in place else (place,):
                     self.add(found)
+
+    def _names(self, version: int) -> Mapping[str, str]:
+        """Give what names in a file of a version mean, where that is not what they say."""
+        if self._replaces is None:
+            return _NAMES if version == 1 else {}
+        if self._replaces and self._version == 1:
+            return {**_NAMES, NRI: f"{NRI} of no plugin"}
+        return {}
 
     def settings(self) -> Settings:
         plugins = _table(self._merged, "plugins")

@@ -63,7 +63,7 @@ def gather(where: Where) -> model.Facts:
         where.runtime_config or _runtime_config(root),
         root.text,
         lambda pattern: _glob(root, pattern),
-        replaces=not versions.containerd.startswith(("2", "3")),
+        replaces=not versions.containerd.startswith(("2", "3")) if versions.containerd else None,
     )
     inventory, error = _inventory(where.options)
     processes = tuple(_processes(root))

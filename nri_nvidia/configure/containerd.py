@@ -64,29 +64,31 @@ def owned(path: str) -> tuple[str, str]:
 def _by_files(
     tree: model.Tree, options: model.Options, path: str, *, owner: str
 ) -> model.Proposal:
-    replaces = options.at_least(2, 0) is False
+    newer = options.at_least(2, 0)
+    replaces = None if newer is None else not newer
     settings = known.load(path, tree.text, lambda place: _glob(tree, place), replaces=replaces)
     if settings.faults:
         raise errors.ConfigError(settings.faults[0], hint="mend it; nothing was changed")
-    new = options.at_least(2, 0)
-    version = settings.version or (3 if new else 2)
-    values = _wanted(settings, options, on=new is True or version >= 3)
+    version = settings.version or (3 if newer else 2)
+    # containerd 2 knows NRI by its whole name, whatever the version of the file.
+    name = "nri" if version == 1 and not newer else known.NRI
+    values = _wanted(settings, options, on=newer is True or version >= 3)
     disabled = known.NRI in settings.disabled
     notes = [f"{place}: containerd does not read NRI's settings there"
              for place in settings.misplaced]  # fmt: skip
     if not values and not disabled:
         return model.Proposal(notes=(*notes, "NRI is on in containerd: nothing to do"))
     if owner in {"k3s", "RKE2"} and (
-        disabled or not _drop_ins(tree, path) or _holds(tree, path, version)
+        disabled or not _drop_ins(tree, path) or _holds(tree, path, name)
     ):
         # They write the file anew at each start, from the template.
-        name = _TEMPLATES[3 if version >= 3 else 2]
-        return _by_template(tree, options, posixpath.join(posixpath.dirname(path), name))
-    changes = _enabled(tree, settings, path, values, version) if values else {}
+        own = _TEMPLATES[3 if version >= 3 else 2]
+        return _by_template(tree, options, posixpath.join(posixpath.dirname(path), own))
+    changes = _enabled(tree, settings, path, values, (version, name)) if values else {}
     for each in settings.files:
         document = toml.read(each, tree.text(each) or "")
-        names = [name for name in _texts(document) if name in {known.NRI, "nri"}]
-        if names:
+        names = [text for text in _texts(document) if text in {known.NRI, "nri"}]
+        if names and disabled:
             text = changes.get(each, tree.text(each) or "")
             changes[each] = toml.remove(each, text, "disabled_plugins", names)
     return model.Proposal(
@@ -133,11 +135,11 @@ def _enabled(
     settings: known.Settings,
     path: str,
     values: Mapping[str, Any],
-    version: int,
+    form: tuple[int, str],
 ) -> dict[str, str]:
-    """Give the texts, by path, of the files that decide."""
-    name = "nri" if version == 1 else known.NRI
-    holders = [each for each in settings.files if _holds(tree, each, version)]
+    """Give the texts of the files that decide, by path; `form` is a version and NRI's name."""
+    version, name = form
+    holders = [each for each in settings.files if _holds(tree, each, name)]
     target = holders[-1] if holders else _drop_ins(tree, path) or path
     text = tree.text(target)
     if text is None:
@@ -151,9 +153,9 @@ def _enabled(
     return {target: text}
 
 
-def _holds(tree: model.Tree, path: str, version: int) -> bool:
+def _holds(tree: model.Tree, path: str, name: str) -> bool:
     document = toml.read(path, tree.text(path) or "")
-    return toml.table(document, ("plugins", "nri" if version == 1 else known.NRI)) is not None
+    return toml.table(document, ("plugins", name)) is not None
 
 
 def _drop_ins(tree: model.Tree, path: str) -> str:

@@ -90,25 +90,51 @@ class Disk:
         change: model.File | model.Link,
     ) -> list[str]:
         told = []
-        entry = known.get(change.path)
-        if entry and not self._as_left(entry):
-            # It has changed since: the way back leads to how it is now.
-            entry = None
-        if entry is None:
-            entry = self._former(change)
-            if entry["backup"]:
-                told.append(f"{change.path}: as it was in {entry['backup']}")
-        known[change.path] = {**entry, **_left(change)}
-        made = self._make_directories(change.path)
-        record["directories"] += [each for each in made if each not in record["directories"]]
-        record["entries"] = list(known.values())
-        # Recorded first: what is interrupted between the two is told from what was done.
-        self._write_record(engine, record)
-        if isinstance(change, model.Link):
-            self._put_link(change.path, change.target)
-        else:
-            self._write(change.path, change.after.encode())
+        before = known.get(change.path)
+        # Where it has changed since, the way back leads to how it is now.
+        entry = before if before and self._as_left(before) else None
+        backup = ""
+        try:
+            if entry is None:
+                entry = self._former(change)
+                backup = entry["backup"]
+                if backup:
+                    told.append(f"{change.path}: as it was in {backup}")
+            made = self._make_directories(change.path)
+            known[change.path] = {**entry, **_left(change)}
+            record["directories"] += [each for each in made if each not in record["directories"]]
+            record["entries"] = list(known.values())
+            # Recorded first: what is interrupted between the two is told from what was done.
+            self._write_record(engine, record)
+            if isinstance(change, model.Link):
+                self._put_link(change.path, change.target)
+            else:
+                self._write(change.path, change.after.encode())
+        except OSError as error:
+            self._drop(engine, record, known, {change.path: before}, backup)
+            raise errors.ConfigError(
+                f"{change.path}: cannot be written: {error.strerror}; it was left as it is",
+                hint=f"--undo takes back what was done for {engine} before" if known else "",
+            ) from error
         return told
+
+    def _drop(
+        self,
+        engine: str,
+        record: dict[str, Any],
+        known: dict[str, Any],
+        before: dict[str, Any],
+        backup: str,
+    ) -> None:
+        """Forget a change that could not be made, as far as that can be."""
+        known.update(before)
+        record["entries"] = [entry for entry in known.values() if entry]
+        for path in [path for path, entry in before.items() if not entry]:
+            del known[path]
+        with contextlib.suppress(OSError):
+            self._write_record(engine, record)
+            if backup:
+                self._place(backup).unlink()
 
     def undoing(self, engine: str) -> tuple[model.File | model.Link, ...]:
         """Give what `undo` would change; raises ConfigError where it would do nothing."""

@@ -50,6 +50,14 @@ def read(path: str, text: str) -> dict[str, Any]:
 
 def put(text: str, keys: Sequence[str], value: Any) -> str:
     """Set a value at a place of a valid object; what is missing on the way there is made."""
+    ends = text.count("\r\n")
+    if ends and ends == text.count("\n"):
+        # A text within quotes has no line ends: they are all the file's.
+        return _put(text.replace("\r\n", "\n"), keys, value).replace("\n", "\r\n")
+    return _put(text, keys, value)
+
+
+def _put(text: str, keys: Sequence[str], value: Any) -> str:
     at = _blank(text, 0)
     unit = _unit(text, at)
     for depth, key in enumerate(keys, 1):

@@ -41,17 +41,32 @@ def test_lists_of_disabled_plugins_are_joined():
     found = load(
         _=f'disabled_plugins = ["a"]\n{IMPORTING.partition(chr(10))[2]}',
         x='disabled_plugins = ["nri"]',
+        replaces=True,
     )
     assert found.disabled == ("a", containerd.NRI)
     assert found.version == 1
 
 
-def test_short_name_of_a_plugin_counts_in_version_1_only():
-    """`[plugins.nri]` switches nothing on in a file of version 2."""
-    found = load(_="version = 2\n[plugins.nri]\ndisable = false\n")
-    assert (found.nri, len(found.misplaced)) == ({}, 1)
-    found = load(_="[plugins.nri]\ndisable = false\n")
-    assert (found.nri, found.misplaced) == ({"disable": False}, ())
+SHORT, WHOLE = "[plugins.nri]\ndisable = true\n", f"{TABLE}disable = true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "replaces", "counts"),
+    [
+        (SHORT, True, True), (WHOLE, True, False), (SHORT, False, False), (WHOLE, False, True),
+        (SHORT, None, True), (WHOLE, None, True),
+        (f"version = 2\n{SHORT}", True, False), (f"version = 2\n{WHOLE}", True, True),
+    ],
+)  # fmt: skip
+def test_which_name_counts(text, replaces, counts):
+    """As containerd 1.7 and 2.1 showed; the one that does not is told."""
+    found = load(_=text, replaces=replaces)
+    assert (found.nri, len(found.misplaced)) == (({"disable": True}, 0) if counts else ({}, 1))
+
+
+def test_an_import_without_a_version_is_of_the_main_ones_to_containerd_1():
+    """Its merged configuration has one version."""
+    assert load(_=IMPORTING, x=WHOLE, replaces=True).nri == {"disable": True}
 
 
 def test_imports_that_import_each_other_end():

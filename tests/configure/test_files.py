@@ -99,13 +99,13 @@ def test_an_interrupted_change_can_be_undone(node, monkeypatch):
     disk = files.Disk(str(node))
     write = files.Disk._write
 
-    def fails(self, path, data, *, like=""):
+    def ends(self, path, data, *, like=""):
         if path == MAIN:
-            raise OSError(28, "No space left on device", path)
+            raise KeyboardInterrupt
         write(self, path, data, like=like)
 
-    monkeypatch.setattr(files.Disk, "_write", fails)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(files.Disk, "_write", ends)
+    with pytest.raises(KeyboardInterrupt):
         disk.apply("containerd", (change(disk, "a = 1\n"),))
     monkeypatch.undo()
     disk.undo("containerd")
@@ -217,6 +217,34 @@ def test_nothing_is_recorded_where_nothing_was_begun(node, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.Disk, "_back_up", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(errors.ConfigError, match="cannot be written: No space"):
         disk.apply("containerd", (wanted,))
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_that_cannot_be_written_leaves_nothing(node, monkeypatch, first):
+    """As an immutable one: no backup, no record of it; what was done before can be undone."""
+    before = everything(node)
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/own.conf", before=None, after="x\n")
+    changes = (change(disk, "a = 1\n"), own) if first else (own, change(disk, "a = 1\n"))
+    write = files.Disk._write
+
+    def refuses(self, path, data, *, like=""):
+        if path == MAIN:
+            raise OSError(1, "Operation not permitted", "a name of ours")
+        write(self, path, data, like=like)
+
+    monkeypatch.setattr(files.Disk, "_write", refuses)
+    with pytest.raises(errors.ConfigError) as caught:
+        disk.apply("containerd", changes)
+    assert caught.value.message == (
+        f"{MAIN}: cannot be written: Operation not permitted; it was left as it is"
+    )
+    monkeypatch.undo()
+    assert bool(caught.value.hint) is not first
+    if not first:
+        disk.undo("containerd")
+    assert everything(node) == before
     assert not (node / "var/lib/nri-nvidia/configured").exists()

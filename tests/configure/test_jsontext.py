@@ -31,6 +31,15 @@ def test_a_member_is_set_as_the_file_is_written(text, after):
     assert jsontext.put(text, ("a", "b"), 1) == after
 
 
+@pytest.mark.parametrize("text", ["{\n}\n", '{\n\t"x": {\n\t\t"y": 1\n\t}\n}', '{\n "a": {}\n}\n'])
+def test_line_ends_stay_as_they_are(text):
+    """A file with CR LF gets no lines without."""
+    plain = jsontext.put(text, ("a", "b"), {"c": 1})
+    assert plain.count("\n") > text.count("\n")
+    found = jsontext.put(text.replace("\n", "\r\n"), ("a", "b"), {"c": 1})
+    assert found == plain.replace("\n", "\r\n")
+
+
 documents = strategies.dictionaries(
     strategies.sampled_from(["a", "b", '"\\', "runtimes"]),
     strategies.recursive(
@@ -65,6 +74,10 @@ def test_the_result_says_what_it_should(document, indent):
         ('{"a": 1, "a": 2}', "f: a is there twice"),
         ("[]", "f: holds no JSON object"),
         ("// x\n{}", "f: not valid JSON"),
+        ("\ufeff{}", "f: not valid JSON"),
+        ("{", "f: not valid JSON: .*line 1"),
+        ('{"a": {"b": 1, "b": 2}}', "f: b is there twice"),
+        ("[" * 100_000, "f: not valid JSON"),
     ],
 )
 def test_what_cannot_be_read_is_refused(text, reason):

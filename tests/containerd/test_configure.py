@@ -25,6 +25,17 @@ CONFIGURATIONS = {
         f'[grpc]\n{NRI}  disable = true\n[plugins."io.containerd.internal.v1.opt"]\n  path = "/o"\n'
     ),
     "among the disabled": f'version = 2\ndisabled_plugins = ["io.containerd.snapshotter.v1.zfs", "{known.NRI}"]\n',
+    "comments alone": "# mine\n\n",
+    "version 1": "[plugins.nri]\n  disable = true\n",
+    "version 1, whole name": f"{NRI}  disable = true\n",
+    "version 1, disabled": 'disabled_plugins = ["nri"]\n',
+    "CR LF and tabs": f"version = 2\r\n\r\n[plugins]\r\n\t{NRI.strip()}\t# off\r\n\t\tdisable\t=\ttrue\r\n",
+    "inline table": f'version = 2\nplugins = {{"{known.NRI}" = {{disable = true}}}} # x\n',
+    "inline in a table": f'version = 2\n[plugins]\n"{known.NRI}" = {{ plugin_path = "/p" }}\n',
+    "dotted keys": f'version = 2\nplugins."{known.NRI}".disable = true\n',
+    "dotted, of another": 'version = 2\nplugins."io.containerd.gc.v1.scheduler".pause_threshold = 0.03',
+    "a table within first": f"version = 2\n[plugins.'{known.NRI}'.x]\n",
+    "imports itself": 'version = 2\nimports = ["config.toml"]\n',
     "drop-ins": 'version = 2\nimports = ["conf.d/*.toml"]\n',
 }
 
