@@ -60,8 +60,8 @@ def remove(written: Places) -> list[str]:
     specification of somebody else's making names it.
     """
     stays = []
-    for each in written.kept:
-        pathlib.Path(each).unlink(missing_ok=True)
+    for kept in written.kept:
+        pathlib.Path(kept).unlink(missing_ok=True)
     if not standing.remove(written.nri_socket):
         lock = standing.place(written.nri_socket)
         stays.append(f"{lock}: left, since another nri-nvidia serves that runtime")
