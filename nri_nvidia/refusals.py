@@ -116,11 +116,16 @@ def ambiguous(
 
 def _named(inventory: host.Inventory) -> str:
     """Write the GPUs that exist with the beginnings of their UUIDs: `0 (GPU-836c0c09), 1 (…)`."""
-    named = [
-        f"{gpu.index} ({gpu.uuid[: len('GPU-') + _MIN_PREFIX_DIGITS] or gpu.bus_id})"
-        for gpu in inventory.usable
-    ]
+    called = [(gpu.index, _called(gpu)) for gpu in inventory.usable]
+    named = [f"{index} ({name})" if name else str(index) for index, name in called]
     return _few(named) or _ranges(inventory)
+
+
+def _called(gpu: host.Gpu) -> str:
+    """Give a name by which a GPU can be asked for; an Orin's UUID, without GPU-, only whole."""
+    head = "GPU-"
+    short = gpu.uuid[: len(head) + _MIN_PREFIX_DIGITS] if gpu.uuid.startswith(head) else gpu.uuid
+    return short or gpu.bus_id
 
 
 def _few(entries: list[str]) -> str:

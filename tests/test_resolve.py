@@ -109,6 +109,25 @@ def test_a_long_name_does_not_hide_what_exists(text):
     assert UUIDS[7][:12] in message or "0-7" in message
 
 
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        ({}, "this node has 0 (GPU-00c0ffee)"),
+        ({"uuid": ""}, "this node has 0 (0000:07:00.0)"),
+        ({"uuid": "", "bus_id": ""}, "this node has 0"),
+        ({"uuid": "ddd3e4c5-9a1f-5b2c-8d3e-4f5a6b7c8d9e"}, "0 (ddd3e4c5-9a1f-5b2c-8d3e-4f5a6b7c8d9e)"),
+    ],
+)  # fmt: skip
+def test_what_exists_is_told_by_names_that_work(gpu, said):
+    """By the beginning of a UUID, an address, or a UUID without GPU- whole, as a Jetson has it."""
+    host = inventories.with_gpus(inventories.gpu(0, **gpu))
+    message = refusal(host, "false").message
+    assert message.endswith(said)
+    assert "()" not in message
+    name = message.rpartition("(")[2].rstrip(")") if "(" in said else "0"
+    assert indices(host, name) == [0]
+
+
 def test_node_without_hardware():
     """`all` from an image is set aside on a node without a GPU, an id is an error."""
     nothing = model.Inventory()

@@ -160,7 +160,11 @@ def _context(options: argparse.Namespace) -> pipeline.Context:
 
 def _holding(device: str, holder: str) -> limits.Holding:
     """Give what another container holds; a MIG device is held whatever GPU it is of."""
-    mig = device if device.lower().startswith("mig-") else ""
+    head, separator, rest = device.partition("-")
+    if head.upper() not in {"GPU", "MIG"} or not separator or not holder:
+        raise errors.ConfigError(f"--held {device}={holder}: write it as UUID=CONTAINER")
+    device = f"{head.upper()}-{rest.lower()}"
+    mig = device if head.upper() == "MIG" else ""
     return limits.Holding(
         gpu="" if mig else device,
         minor=-1,

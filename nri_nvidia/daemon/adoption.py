@@ -30,6 +30,11 @@ async def kept(
     return {key: record for key, record in (found or {}).items() if record}
 
 
+def passed_over(record: Mapping[str, Any] | None) -> bool:
+    """Tell a container that a daemon of before decided to give nothing: it was not missed."""
+    return record is not None and record["decision"] == "ignore" and not record["missed"]
+
+
 def entry(
     container: containers.Container,
     inventory: host.Inventory,

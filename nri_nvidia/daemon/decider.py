@@ -308,7 +308,8 @@ class Decider:
             served = [container for container in batch if self._served(container)]
             if inventory is None and served:
                 inventory = await self._inventory()
-            kept = await adoption.kept(self.records, [each.id for each in served])
+            wanting = {each.id for each in batch if pipeline.asks(each, self.rules)}
+            kept = await adoption.kept(self.records, [*wanting.union(each.id for each in served)])
             since = {*self._begun, *self._ended}
             for container in batch:
                 if container.id in since:
@@ -318,8 +319,8 @@ class Decider:
                         container, inventory or host.Inventory(), kept.get(container.id)
                     )
                     self.ledger.adopt(found)
-                elif self._is_missed(container):
-                    missed.append(container)
+                elif container.id in wanting and not adoption.passed_over(kept.get(container.id)):
+                    missed += [container] if self.ledger.miss(container) else []
         self._noting = False
         self._begun.clear()
         self._ended.clear()
@@ -330,20 +331,8 @@ class Decider:
         if self._noting:
             events.append(container_id)
 
-    def _is_missed(self, container: containers.Container) -> bool:
-        """Tell a container that asked for something, got nothing, and is not known for it yet."""
-        if not pipeline.asks(container, self.rules) or not self.ledger.miss(container):
-            return False
-        logger.warning(
-            "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
-            "recreate it to give it one",
-            container.display,
-            container.id[:12],
-        )
-        return True
-
     async def _record_missed(self, container: containers.Container) -> None:
-        """Keep what a container that was missed would have got, for `explain`."""
+        """Keep what a container that was missed would have got; where nothing, it was not."""
         started = time.monotonic()
         parsed = parse.parse(container, self.rules.request)
         try:
@@ -358,8 +347,18 @@ class Decider:
             plan=plan,
             duration_ms=(time.monotonic() - started) * 1000,
         )
-        if container.id in self.ledger.missed:
-            self.records.decided(ledger.shortened(decided), missed=True)
+        if container.id not in self.ledger.missed:
+            return  # it ended meanwhile
+        if plan.decision is pipeline.Decision.IGNORE:
+            self.ledger.drop(container.id)
+            return
+        logger.warning(
+            "%s (%s) asked for a GPU and was created while nri-nvidia was away; "
+            "recreate it to give it one",
+            container.display,
+            container.id[:12],
+        )
+        self.records.decided(ledger.shortened(decided), missed=True)
 
     def _served(self, container: containers.Container) -> bool:
         """Tell whether a container got something: our hook, a GPU's node, our files."""

@@ -58,13 +58,11 @@ def parse(
         return Parsed(reasons=tuple(noted))
     source, variable, devices = channel
     if source is model.Source.ENV and not _may_use_environment(container, rules):
-        value = env.get(variable)
-        said = f"{variable}={value}" if value is not None else "the default of an old CUDA image"
         noted.append(
             Reason(
                 code="environment-not-accepted",
-                message=f"{said} is ignored: the container is not privileged and this node takes "
-                "GPU requests from the environment of privileged containers only",
+                message=f"{_said(variable, env)} is ignored: the container is not privileged and "
+                "this node takes GPU requests from the environment of privileged containers only",
                 hint="request.accept_env_when_unprivileged allows it for all",
             )
         )
@@ -147,10 +145,17 @@ def _passed_over(
     return [
         Reason(
             code="environment-passed-over",
-            message=f"{asked[1]}={env[asked[1]]} does not count, since {variable} ask for "
-            f"{', '.join(devices) or 'no GPU'}",
+            message=f"{_said(asked[1], env)} does not count, since "
+            f"{', '.join(devices) or 'no GPU'} is what {variable} "
+            f"{'asks' if source is model.Source.ANNOTATION else 'ask'} for",
         )
     ]
+
+
+def _said(variables: str, env: Mapping[str, str]) -> str:
+    """Write what the variables of a channel say."""
+    said = [f"{name}={env[name]}" for name in variables.split(",") if name in env]
+    return " ".join(said) or "the default of an old CUDA image"
 
 
 def is_legacy_image(env: Mapping[str, str]) -> bool:
@@ -234,11 +239,15 @@ def _from_annotations(
         if container.pod_annotations.get(key) != value:
             for name in map(str.strip, value.split(",")):
                 if not names.is_foreign(name):
-                    found.setdefault(names.NO_GPU if name == "none" else name, key)
+                    found.setdefault(_by_cdi(name), key)
     if not found:
         return None
     variable = f"annotation {next(iter(found.values()))}"
     return (model.Source.ANNOTATION, variable, tuple(name for name in found if name))
+
+
+def _by_cdi(name: str) -> str:
+    return names.NO_GPU if name == "none" else name
 
 
 def _from_pod(container: containers.Container, rules: policy.RequestPolicy) -> _Channel | None:
@@ -246,8 +255,8 @@ def _from_pod(container: containers.Container, rules: policy.RequestPolicy) -> _
     key = container.plugin_annotation if rules.accept_pod_annotations else ""
     if not key:
         return None
-    found = [name.strip() for name in container.annotations[key].split(",")]
-    devices = tuple(dict.fromkeys(name for name in found if name))
+    found = map(str.strip, container.annotations[key].split(","))
+    devices = tuple(dict.fromkeys(_by_cdi(name) for name in found if name))
     return (model.Source.ANNOTATION, f"annotation {key}", devices) if devices else None
 
 
@@ -306,7 +315,7 @@ def _from_environment(
     if not values:
         return (model.Source.ENV, VISIBLE_DEVICES, ("all",)) if legacy else None
     devices = device_list(values)
-    return None if devices is None else (model.Source.ENV, names[0], devices)
+    return None if devices is None else (model.Source.ENV, ",".join(names), devices)
 
 
 def _may_use_environment(container: containers.Container, rules: policy.RequestPolicy) -> bool:

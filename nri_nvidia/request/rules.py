@@ -234,9 +234,11 @@ def _by_source(
         return True
     if image is None or image.env is None:
         return None
-    own = container.environment().get(claim.variable)
+    own, known = container.environment(), image.env
     # What nobody set is a default that an old CUDA image brings about.
-    by_image = own is None or image.env.get(claim.variable) == own
+    by_image = all(
+        known.get(name) == own[name] for name in claim.variable.split(",") if name in own
+    )
     return (Source.IMAGE if by_image else Source.POD) in rule.sources
 
 

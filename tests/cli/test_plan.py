@@ -236,6 +236,8 @@ def test_a_colon_in_a_mounts_destination(plan, tmp_path, text, expected):
         ["plan", "--host", str(EIGHT), "--env", "NO_EQUALS_SIGN"],
         ["plan", "--host", str(EIGHT), "--mount", "/no-destination"],
         ["plan", "--config", "/nonexistent.toml"],
+        ["plan", "--host", str(EIGHT), "--held", "0=somebody"],
+        ["plan", "--host", str(EIGHT), "--held", f"{UUIDS[0]}="],
     ],
 )
 def test_wrong_use_exits_with_2_and_says_what(capsys, arguments):

@@ -235,9 +235,10 @@ def test_exclusive_mig_devices(decided, devices, held, refused):
     """Each is held by itself; a whole GPU and a device of it exclude each other."""
     gpu = decided("", *POD, *visible(held), host=MIG)[3]["gpus"][0]
     uuid = gpu["mig"]["uuid"] if gpu["mig"] else gpu["uuid"]
-    arguments = (*POD, *visible(devices), "--held", f"{uuid}=ns/pod/c")
-    decision = decided("policy.exclusive = true\n", *arguments, host=MIG)[0]
-    assert decision == ("deny" if refused else "inject")
+    for written in (uuid, uuid.upper()):
+        arguments = (*POD, *visible(devices), "--held", f"{written}=ns/pod/c")
+        decision = decided("policy.exclusive = true\n", *arguments, host=MIG)[0]
+        assert decision == ("deny" if refused else "inject")
 
 
 def test_the_readmes_example(decided):

@@ -13,7 +13,7 @@ from nri_nvidia.testing import runtime
 from tests.containerd import daemons
 
 from . import harness
-from .conftest import Pair
+from .conftest import POD, Pair
 from .harness import asked
 
 ONE = harness.gpus(1)
@@ -129,6 +129,52 @@ async def test_what_was_created_while_the_daemon_was_away(tmp_path, live, number
         assert "team/pod/c2" in daemon.logged()
         await rt.remove(rt.containers[2].id)
         assert not (await pair.status())["missed"]
+
+
+def test_a_node_without_a_gpu_misses_nobody(together, live):
+    """FC-084, FC-085: what would be given nothing was not missed, and no line says so."""
+
+    async def body(pair):
+        assert bytes(await pair.create(9, *asked("all"))) == b""
+        status = await pair.until(
+            lambda status: len(status["missed"]) == 1 and status, "what was missed"
+        )
+        assert status["missed"][0]["id"] == before[3].id
+        logged = pair.daemon.logged()
+        assert logged.count("while nri-nvidia was away") == 1
+
+    pair = Pair(None, None, None)
+    values = ("all", "all", "none", "0", "void")
+    before = [pair.container(number, *asked(value)) for number, value in enumerate(values)]
+    none = live(driver="", libraries="", hardware=False, nvml=False)
+    together(body, none, containers=before, pods=[POD])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_what_was_passed_over_is_not_missed(tmp_path, live, number):
+    """FC-091, FC-094: a container that another injector serves stays decided after a restart."""
+    path = tmp_path / "nri.sock"
+    note = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"}
+    pod = api.PodSandbox(id="p", name="pod", namespace="team", annotations=note)
+    rt = runtime.Runtime(pods=[pod])
+    async with asyncio.timeout(60), rt.listening(path), daemon_of(path, live(gpus=ONE)) as daemon:
+        pair = Pair(rt, daemon, None)
+        await rt.attached()
+        await asyncio.to_thread(daemon.ready)
+        for of in range(3):
+            other = pair.container(of, *asked("all"))
+            assert bytes(await rt.create(other, pod)) == b""
+            rt.containers.append(other)
+        gone = pair.container(7, *asked("all"))
+        gone.pod_sandbox_id = "q"
+        rt.pods.append(api.PodSandbox(id="q", name="other", namespace="team"))
+        await asyncio.to_thread(daemon.end, number)
+        await rt.said("is gone")
+        rt.containers.append(gone)
+        await asyncio.to_thread(daemon.start().ready)
+        status = await pair.until(lambda status: status["missed"] and status, "what was missed")
+        assert [entry["id"] for entry in status["missed"]] == [gone.id]
+        assert "team/pod/" not in daemon.logged().rpartition("registered")[2]
 
 
 async def test_the_runtime_restarts(tmp_path, live):

@@ -66,6 +66,16 @@ def test_none_in_an_annotation_is_the_cdi_name(value):
     assert plan.edits.mounts
 
 
+@pytest.mark.parametrize("end", ["", "/pod", "/container.main"])
+def test_none_in_the_annotation_of_nvidias_plugin(end):
+    """Where that plugin's annotations are served, none means there what it means in others."""
+    rules = policy.RequestPolicy(accept_pod_annotations=True)
+    key = {f"nvidia.cdi.k8s.io{end}": " none ,"}
+    plan = decide("NVIDIA_VISIBLE_DEVICES=3", name="main", annotations=key, rules=rules)
+    assert (plan.decision, indices(plan)) == (pipeline.Decision.INJECT, [])
+    assert f"is what annotation nvidia.cdi.k8s.io{end} asks for" in plan.reasons[0].message
+
+
 def test_mig_devices_by_type_and_index():
     """`mig0:1` is the name that NVIDIA's specifications have for the MIG device 0:1."""
     host = inventories.mig_host()

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_nvidia import pipeline
 from nri_nvidia.request import container, model, parse, policy
+from nri_nvidia.request import rules as access_rules
+from tests import inventories
+from tests.field import harness
 
 RULES = policy.RequestPolicy()
 
@@ -81,6 +85,55 @@ def test_any_environment_gives_a_value(junk, devices, capabilities, cuda, mounts
     request = parsed.request
     assert request is None or "" not in request.devices
     assert parsed.error is None or parsed.error.message
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (["A=1", "B=9"], "A,B=9: no such GPU"),
+        (["B=9"], "B=9: no such GPU"),
+        (["A=9", "NVIDIA_VISIBLE_DEVICES=1"], "A=9: no such GPU"),
+        (["NVIDIA_VISIBLE_DEVICES=9"], "NVIDIA_VISIBLE_DEVICES=9: no such GPU"),
+    ],
+)
+def test_resource_variables_are_named_together(env, said):
+    """What several variables make up is told by all their names, not by that of the first."""
+    rules = harness.requests(swarm_resources=("A", "B"))
+    assert harness.decide(inventories.EIGHT, *env, rules=rules).reasons[0].message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (["A=0", "B=1"], "A=0 B=1 is ignored"),
+        (["B=1", "NVIDIA_VISIBLE_DEVICES=2"], "B=1 is ignored"),
+        (["CUDA_VERSION=12.0"], "the default of an old CUDA image is ignored"),
+    ],
+)
+def test_what_is_not_accepted_is_told_as_it_was_set(env, said):
+    """Each variable with its own value."""
+    rules = policy.RequestPolicy(swarm_resources=("A", "B"), accept_env_when_unprivileged=False)
+    assert read(*env, rules=rules).reasons[0].message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("image", "action", "created"),
+    [
+        ({"A": "0", "B": "1"}, "image", False),
+        ({"A": "0"}, "image", True),
+        ({"A": "0", "B": "2"}, "pod", False),
+        ({"A": "0", "B": "1"}, "pod", True),
+    ],
+)
+def test_variables_of_an_image_and_a_pod(image, action, created):
+    """A list of which one variable is the pod's own is the pod's."""
+    rule = access_rules.Rule(
+        number=1, action=access_rules.Action.DENY, sources=frozenset({access_rules.Source(action)})
+    )
+    rules = harness.requests(swarm_resources=("A", "B"), access=access_rules.Access(rules=(rule,)))
+    context = pipeline.Context(image=access_rules.Image(env=image))
+    plan = harness.decide(inventories.EIGHT, "A=0", "B=1", rules=rules, context=context)
+    assert plan.created is created
 
 
 def test_huge_version_is_refused():
