@@ -5,7 +5,7 @@ Pure: no clock, no file, no socket. What only some doors know comes in as `Conte
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -201,6 +201,7 @@ def _decide(
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
     noted += suitability.require(request, allocation.assigned, inventory)
+    noted += tuple(_moved(inventory))
     built = build.build(
         request,
         allocation,
@@ -220,6 +221,13 @@ def _decide(
         unprepared=built.unprepared,
         cuda_compat=built.cuda_compat,
     )
+
+
+def _moved(inventory: host.Inventory) -> Iterator[Reason]:
+    """Say where the driver's files are not from the place that the settings name."""
+    for problem in inventory.problems:
+        if problem.code == "driver-root-empty":
+            yield Reason(code=problem.code, message=problem.message, hint=problem.hint)
 
 
 def _as_allocated(

@@ -103,12 +103,10 @@ def unknown_node(path: str, module: str) -> errors.HostError:
 
 def missing_node(node: DeviceNode) -> errors.HostError:
     """Give the error for a node that is not there, with the command that makes it."""
-    make = f"make it: mknod -m 666 {node.host_path} c {node.major} {node.minor}"
-    return errors.HostError(
-        node.problem or f"{node.host_path}: the device node is missing on this node",
-        hint="" if node.problem else make,
-        code="device-node-missing",
-    )
+    make = f"mknod -m 666 {node.host_path} c {node.major} {node.minor}"
+    found = node.problem or f"{node.host_path} is missing"
+    message, _, command = found.partition("; run: ")
+    return errors.HostError(message, hint=f"run: {command or make}", code="device-node-missing")
 
 
 def _problem(error: errors.Error) -> Problem:
