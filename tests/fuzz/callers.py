@@ -171,7 +171,7 @@ TARGETS = tuple(
     for name, values, check in (
         ("control-bytes", targets.damaged(STATUS, EXPLAIN), heard),
         ("control-message", messages, heard),
-        ("config-json", targets.altered(SPEC), wrapped),
-        ("config-json-bytes", targets.damaged(json.dumps(SPEC).encode()), read_as_bytes),
+        ("config-json-stages", targets.altered(SPEC), wrapped),
+        ("config-json-stages-bytes", targets.damaged(json.dumps(SPEC).encode()), read_as_bytes),
     )
 )
