@@ -139,6 +139,18 @@ def no_libraries(node):
         path.unlink()
 
 
+def without(name):
+    """Take a library away, under all of its names."""
+
+    def do(node):
+        found = libraries(node, f"{name}.so*")
+        assert found
+        for path in found:
+            path.unlink()
+
+    return do
+
+
 def damaged(node):
     for path in libraries(node, "libcuda.so.*"):
         if not path.is_symlink():
@@ -200,6 +212,10 @@ FAULTS = {
     "driver-not-loaded": (module_gone, "error"),
     "driver-version-mismatch": (both(kernel_module_version("570.10.01"), remove("nvml.json")), "error"),
     "driver-libraries-missing": (no_libraries, "error"),
+    "driver-incomplete": (without("libcuda"), "error"),
+    "driver-library-missing": (without("libnvidia-ml"), "warning"),
+    "driver-library-missing, which another needs": (without("libnvidia-glcore"), "warning"),
+    "nvml-version-mismatch": (nvml(lambda told: told.update(driver_version="535.54.03")), "warning"),
     "driver-library-damaged": (damaged, "error"),
     "driver-second-copy": (second_copy, "warning"),
     "gpu-order-mismatch": (nvml(swapped), "warning"),
