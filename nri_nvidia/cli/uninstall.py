@@ -39,6 +39,8 @@ def main(options: argparse.Namespace) -> int:
             ]
         )
         return 0
+    # Now, since this runs from what is about to be removed, and reads them by modules of that.
+    written = state.places(_settings())
     unit = any(pathlib.Path(each.path).name == model.UNIT for each in todo.entries)
     if live and unit and service.booted():
         service.call("disable", "--now", model.UNIT)
@@ -47,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
     if live:
         if service.booted():
             service.call("daemon-reload")
-        stays = state.remove(state.places(_settings()))
+        stays = state.remove(written)
     output.print_lines(
         [
             f"removed nri-nvidia {todo.before.version}",
