@@ -62,7 +62,7 @@ def facts(options: argparse.Namespace) -> model.Facts:
     if recorded:
         return gathered
     try:
-        status = daemon.status(options)
+        status = daemon.status(_asked(options, config))
     except cli.NotRunningError as error:
         return attrs.evolve(gathered, status_error=error.message)
     told = status["runtime"]
@@ -75,6 +75,15 @@ def facts(options: argparse.Namespace) -> model.Facts:
         served = [entry for entry in status["containers"] if entry["door"] == "nri"]
         lost = containers.stripped(where.root, served, gathered.inventory)
     return attrs.evolve(gathered, status=status, stripped=lost)
+
+
+def _asked(options: argparse.Namespace, config: config_model.Config) -> argparse.Namespace:
+    """Give the options by which the daemon is asked: faults of its settings are a finding here."""
+    try:
+        socket = daemon.socket(options)
+    except errors.ConfigError:
+        socket = config.control.socket
+    return argparse.Namespace(socket=socket, config=None)
 
 
 def document(found: Sequence[model.Finding]) -> dict[str, Any]:

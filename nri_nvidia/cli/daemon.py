@@ -70,6 +70,11 @@ def _ask(options: argparse.Namespace, route: str, message: bytes) -> Any:
         raise _mute(path, f"nothing was said for {_LIMIT} s") from error
     except (unary.Unanswered, wire_errors.ProtocolError, ValueError) as error:
         raise _mute(path, str(error)) from error
+    except PermissionError as error:
+        raise cli.NotRunningError(
+            f"{path}: the daemon may not be asked: {error.strerror}",
+            hint="ask as root, or as a member of the group that control.group names",
+        ) from error
     except OSError as error:
         raise cli.NotRunningError(
             f"{path}: no daemon answers: {error.strerror or error}",

@@ -2,6 +2,7 @@
 """`nri-nvidia explain`: what was decided over one container, and why."""
 
 import argparse
+import difflib
 import pathlib
 import sys
 import time
@@ -44,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
         )
     found = answer["explanation"]
     if found is None:
-        raise _unclear(options.container, answer["candidates"])
+        raise _unclear(options.container, answer["candidates"], _known(options))
     found = {**found, "inside": _inside(found)}
     if options.json:
         output.print_json(found)
@@ -98,15 +99,30 @@ def _without_daemon(path: str, query: str) -> dict[str, Any]:
     }
 
 
-def _unclear(query: str, candidates: list[dict[str, Any]]) -> errors.Error:
+def _known(options: argparse.Namespace) -> list[str]:
+    """Name the containers of the last decisions, the newest first, as far as one can be asked."""
+    try:
+        decisions = daemon.status(options)["decisions"]
+    except cli.NotRunningError:
+        return []
+    return [*dict.fromkeys(_name(entry) for entry in reversed(decisions))]
+
+
+def _unclear(query: str, candidates: list[dict[str, Any]], known: list[str]) -> errors.Error:
     if not candidates:
+        near = difflib.get_close_matches(query, known, n=3) or known[:3]
+        last = f"; known are {', '.join(near)}" if near else ""
+        last += ", and more" if len(known) > len(near) else ""
         return errors.RequestError(
-            f"{query}: no decision over such a container is known",
+            f"{query or repr(query)}: no decision over such a container is known{last}",
             hint="a container that asks for nothing leaves none; nri-nvidia status lists the "
             "last decisions, nri-nvidia plan tries a request out",
             code="no-such-container",
         )
-    names = [f"  {entry['id'][:20]}  {_name(entry)}" for entry in candidates[:20]]
+    # So much of each id that it is told from the others.
+    ids = {entry["id"] for entry in candidates}
+    width = next((w for w in range(20, 64) if len({each[:w] for each in ids}) == len(ids)), 64)
+    names = [f"  {entry['id'][:width]}  {_name(entry)}" for entry in candidates[:20]]
     more = [f"  and {len(candidates) - 20} more"] if len(candidates) > 20 else []
     return errors.RequestError(
         "\n".join([f"{query} may mean each of these:", *names, *more]),

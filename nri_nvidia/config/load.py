@@ -3,7 +3,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import attrs
@@ -60,6 +60,7 @@ def trace(texts: Iterable[Text]) -> Traced:
     merged: dict[str, Any] = {}
     faults: list[str] = []
     set_by: dict[str, Text] = {}
+    wrong: set[tuple[str, ...]] = set()
     for text in texts:
         try:
             document = tomllib.loads(text.toml)
@@ -70,13 +71,13 @@ def trace(texts: Iterable[Text]) -> Traced:
             faults.append(f"{text.name}: not valid TOML: nested too deep")
             continue
         document = _in_full(document)
-        faults += _faults(text, document)
+        found = _faults(text, document)
+        faults += [fault.line for fault in found]
+        wrong.update(fault.path for fault in found)
         merged = _merge(merged, document)
         set_by.update(dict.fromkeys(_keys(document), text))
-    if faults:
-        raise model.Invalid(tuple(faults))
-    config: model.Config = _CONVERTER.structure(merged, model.Config)
-    faults += _contradictions(config, set_by)
+    config: model.Config = _CONVERTER.structure(_without(merged, wrong), model.Config)
+    faults += _contradictions(config, set_by, {".".join(path[:2]) for path in wrong})
     if faults:
         raise model.Invalid(tuple(faults))
     return Traced(config=config, origins={key: _place(text, key) for key, text in set_by.items()})
@@ -105,24 +106,54 @@ def _place(text: Text, key: str) -> str:
     return f"{text.name}:{lines.Lines(text.toml).of(key.split('.'))}"
 
 
-def _contradictions(config: model.Config, set_by: Mapping[str, Text]) -> list[str]:
-    """Give a line for each contradiction, at the first of its keys that was set."""
+def _without(document: Mapping[str, Any], wrong: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+    """Leave out what has a fault: the key, or the group where that is no table."""
+    kept = dict(document)
+    for group, *below in wrong:
+        content = kept.get(group)
+        if below and isinstance(content, Mapping):
+            kept[group] = {key: value for key, value in content.items() if key != below[0]}
+        else:
+            kept.pop(group, None)
+    return kept
+
+
+def _contradictions(
+    config: model.Config, set_by: Mapping[str, Text], faulty: Container[str]
+) -> list[str]:
+    """Give a line for each contradiction, at the first of its keys that was set.
+
+    Nothing is said of a key that is at fault by itself: what was meant by it is not known.
+    """
     found = []
     for wrong in contradictions.find(config):
+        if any(name in faulty for name in wrong.keys):
+            continue
         key = next((name for name in wrong.keys if name in set_by), "")
         if key:
             found.append(f"{_place(set_by[key], key)}: {key}: {wrong.message}")
     return found
 
 
-def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
+@attrs.frozen(kw_only=True)
+class _Fault:
+    """A fault as it is told, and the path of the key that has it."""
+
+    number: int
+    line: str
+    path: tuple[str, ...]
+
+
+def _faults(text: Text, document: Mapping[str, Any]) -> list[_Fault]:
     """Check every key by itself, so that one fault does not hide the next."""
-    found: list[tuple[int, str]] = []
+    found: list[_Fault] = []
     place = lines.Lines(text.toml)
 
     def fault(wrong: str, *path: str) -> None:
-        line = place.of(path)
-        found.append((line, f"{text.name}:{line}: {_named(path)}: {wrong}"))
+        number = place.of(path)
+        where = f"{text.name}:{number}" if text.lined else text.name
+        line = f"{where}: {_named(path)}: {wrong}"
+        found.append(_Fault(number=number, line=line, path=path))
 
     groups = {field.name: field for field in attrs.fields(model.Config)}
     for group, content in document.items():
@@ -139,7 +170,7 @@ def _faults(text: Text, document: Mapping[str, Any]) -> list[str]:
                 wrong = _wrong(keys[key], value) if key in keys else _unknown(key, keys)
                 if wrong:
                     fault(wrong, group, key)
-    return [line for _, line in sorted(found)]
+    return sorted(found, key=lambda fault: (fault.number, fault.line))
 
 
 def _named(path: Iterable[str]) -> str:

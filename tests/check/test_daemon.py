@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+from nri_nvidia import cli
 from nri_nvidia.check import containerd, model, node, runtime
 from tests.containerd import daemons
 from tests.daemon import pairs
@@ -112,3 +113,12 @@ def test_user_who_may_not_see_the_socket():
                 check=True, capture_output=True, text=True, timeout=60,
             )  # fmt: skip
             assert done.stdout.strip() == expected
+
+
+def test_settings_that_cannot_be_read(tmp_path, capsys):
+    """They are a finding among others, and no end of the look."""
+    for name in ("none.toml", "bad.toml"):
+        (tmp_path / "bad.toml").write_text("[control]\nsocket = 7\n")
+        assert cli.main(["check", "--json", "--config", str(tmp_path / name)]) == 1
+        found = {each["code"] for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert {"settings-wrong", "daemon-not-running"} <= found

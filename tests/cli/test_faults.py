@@ -165,3 +165,21 @@ data[0] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
 assert libc.capset(header, data) == 0
 sys.exit(cli.main(sys.argv[1:]))
 """
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"], ["explain", "x"], ["devices", "--free"], ["config", "--config", "/nonexistent"],
+        ["devices", "--config", "/nonexistent"], ["cdi", "validate", "--spec-dir", "/nonexistent"],
+        ["docker-args", "x", "--host", "/nonexistent"], ["configure", "docker", "--root", "/nowhere"],
+    ],
+)  # fmt: skip
+def test_error_is_json_where_that_is_wanted(capsys, words):
+    """One document on standard output, with the message and the hint that a person is told."""
+    status = cli.main([*words, "--json"])
+    said = capsys.readouterr()
+    assert status in {1, 2, 3}
+    error = json.loads(said.out)["error"]
+    assert set(error) == {"code", "message", "hint"}
+    assert said.err.startswith(f"nri-nvidia: {error['message'].splitlines()[0]}")

@@ -365,3 +365,15 @@ def test_empty_path_is_no_default(capsys, option):
     assert cli.main(given if option == "--host" else [*given, "--host", str(EIGHT)]) in {1, 2}
     said = capsys.readouterr()
     assert (said.out, "''" in said.err) == ("", True)
+
+
+def test_fault_in_the_settings_as_json(tmp_path, capsys):
+    """Whoever reads JSON finds the fault there: a decision, with the reason."""
+    settings = tmp_path / "config.toml"
+    settings.write_text("[nri]\nsokcet = 1\n")
+    for words in (["--config", str(settings)], ["--host", "/nonexistent"], ["--held", "x"]):
+        assert cli.main(["plan", "--json", *words]) == 2
+        found = json.loads(capsys.readouterr().out)
+        assert (found["decision"], found["edits"]) == ("error", None)
+        assert [reason["code"] for reason in found["reasons"]] == ["bad-configuration"]
+        assert found["reasons"][0]["message"]

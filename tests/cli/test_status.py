@@ -12,6 +12,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 
 import pytest
@@ -205,5 +206,24 @@ def test_fault_in_the_settings(together, tmp_path):
         done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
         assert done.returncode == 3
         assert f"{settings}:4: nri.sokcet: unknown key (did you mean socket?)" in done.stderr
+
+    together(body)
+
+
+def test_user_who_may_not_ask(together):
+    """Whoever may not ask is told who may, and not that the daemon is away."""
+
+    async def body(pair):
+        pair.daemon.directory.chmod(0o755)
+        script = (
+            "import os, sys\nfrom nri_nvidia import cli\ncli.parser({'status'}).format_help()\n"
+            "os.setgroups([]); os.setgid(65534); os.setuid(65534)\nsys.exit(cli.main(sys.argv[1:]))"
+        )
+        words = [sys.executable, "-c", script, "status", "--socket", pair.daemon.control]
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
+        assert done.returncode == 3
+        assert "the daemon may not be asked: Permission denied" in done.stderr
+        assert "control.group" in done.stderr
+        assert "start it" not in done.stderr
 
     together(body)

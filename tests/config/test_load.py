@@ -128,3 +128,22 @@ def test_settings_of_requests_reach_the_decision():
     assert (asked.accept_pod_annotations, asked.disable_require) == (True, True)
     assert (rules.inject.cuda_compat, rules.inject.cuda_compat_dir) == ("always", "/opt/compat")
     assert rules.inject.env == ("CUDA_DEVICE_ORDER=PCI_BUS_ID",)
+
+
+def test_fault_hides_no_contradiction():
+    """Both are told at once, and nothing is concluded from a value that is at fault itself."""
+    hook = "[host]\nnvml_timeout = 'ten'\n[hook]\ntimeout = 2\nldconfig_timeout = 5\n"
+    with pytest.raises(model.Invalid) as raised:
+        load.load([load.Text(name="x", toml=hook)])
+    first, second = raised.value.faults
+    assert first.startswith("x:2: host.nvml_timeout: ")
+    assert second.startswith(("x:4: hook.timeout: ", "x:5: hook.ldconfig_timeout: "))
+    with pytest.raises(model.Invalid) as raised:
+        load.load([load.Text(name="x", toml="[hook]\ntimeout = 'two'\nldconfig_timeout = 50\n")])
+    assert len(raised.value.faults) == 1
+
+
+def test_option_has_no_line():
+    """What is wrong with an option is said of the option."""
+    with pytest.raises(model.Invalid, match=r"^--index: nri.index: 'x' is not two digits"):
+        load.load([load.Text(name="--index", toml='nri.index = "x"', lined=False)])

@@ -214,3 +214,27 @@ def test_directory_that_cannot_be_had(together):
         assert "decisions-not-kept" in [finding["code"] for finding in status["findings"]]
 
     together(body)
+
+
+def test_name_that_is_not_known_is_answered_with_those_that_are(together):
+    """The error names what is near, else what was last; ids are shown as far as they differ."""
+
+    async def body(pair):
+        for number in (1, 2):
+            await pair.create(number, "NVIDIA_VISIBLE_DEVICES=0")
+        done = await asyncio.to_thread(pair.daemon.ask, "explain", "team/pod/c1x")
+        assert done.returncode == 1
+        first, hint = done.stderr.splitlines()
+        assert first.startswith("nri-nvidia: team/pod/c1x: no decision over such a container")
+        assert "; known are team/pod/c1, team/pod/c2" in first
+        assert "nri-nvidia status lists" in hint
+        done = await asyncio.to_thread(pair.daemon.ask, "explain", "")
+        assert done.stderr.startswith("nri-nvidia: '': no decision")
+        done = await asyncio.to_thread(pair.daemon.ask, "explain", "container0")
+        shown = [line.split()[0] for line in done.stderr.splitlines()[1:3]]
+        assert len({*shown}) == 2
+        for part in shown:
+            again = await asyncio.to_thread(pair.daemon.ask, "explain", part)
+            assert again.returncode == 0, again.stderr
+
+    together(body)
