@@ -15,6 +15,7 @@ from pathlib import Path
 import driver
 import engines
 import images
+import machine
 from packages import Apt, SetupError
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -35,6 +36,8 @@ def main() -> int:
         suite, line = driver.provide(apt, CACHE / "driver", update=update)
         say(line)
         for line in images.provide(apt, CACHE / "images", suite, update=update):
+            say(line)
+        if line := machine.provide(apt, CACHE / "machine", update=update, long=long):
             say(line)
     except SetupError as error:
         print(f"contrib/setup: {error}", file=sys.stderr)
