@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", metavar="NS", default="", help="the pod's namespace")
     parser.add_argument("--pod", metavar="POD", default="", help="the pod's name")
     parser.add_argument("--name", metavar="N", default="", help="the container's name")
+    parser.add_argument(
+        "--runtime-handler",
+        metavar="HANDLER",
+        default="",
+        help="the handler of the pod's runtime class, as `kata`",
+    )
     parser.add_argument("--privileged", action="store_true", help="the container is privileged")
     parser.add_argument("--spec", metavar="FILE", help="an OCI config.json to start from")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
@@ -125,6 +131,7 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
         name=options.name or base.name,
         pod=options.pod or base.pod,
         namespace=options.namespace or base.namespace,
+        runtime_handler=options.runtime_handler or base.runtime_handler,
         labels={**base.labels, **dict(pairs["label"])},
         annotations={**base.annotations, **dict(pairs["annotation"])},
         env=(*(f"{k}={v}" for k, v in image), *base.env, *(f"{k}={v}" for k, v in pairs["env"])),

@@ -73,6 +73,7 @@ class Rule:
     namespaces: tuple[str, ...] = ()
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
+    runtime_handlers: tuple[str, ...] = ()
     sources: tuple[str, ...] = attrs.field(default=(), validator=_some_of(rules.Source))
     privileged: bool | None = None
     devices: tuple[str, ...] = attrs.field(default=(), validator=_some_of(rules.Kind))
@@ -94,6 +95,7 @@ def access(policy: Policy, given: Iterable[Rule]) -> rules.Access:
                 namespaces=rule.namespaces,
                 labels=rule.labels,
                 annotations=rule.annotations,
+                runtime_handlers=rule.runtime_handlers,
                 sources=frozenset(map(rules.Source, rule.sources)),
                 privileged=rule.privileged,
                 devices=frozenset(map(rules.Kind, rule.devices)),

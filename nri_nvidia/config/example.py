@@ -109,6 +109,7 @@ _RULE_KEYS = {
     "namespaces": 'patterns, as "ml-*"',
     "labels": "patterns by name, all of which must be met",
     "annotations": "as labels",
+    "runtime_handlers": 'patterns, as "kata*"; "" is the default one',
     "sources": "where it was asked: env, image, pod, mount, annotation, ...",
     "privileged": "whether the container is privileged",
     "devices": "what is asked for: none, all, index, uuid, cdi, management, ...",

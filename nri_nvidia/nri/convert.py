@@ -26,7 +26,7 @@ _STAGES = {
     6: "poststop",
 }
 _REQUEST = frozenset({1, 2})
-_POD = frozenset({1, 2, 3, 4, 5, 6})
+_POD = frozenset({1, 2, 3, 4, 5, 6, 7})
 _CONTAINER = frozenset({1, 2, 3, 5, 6, 8, 9, 10, 11})
 """The numbers of the fields that are read of each message."""
 _ID = wire.piece(1, b"")[:1]
@@ -44,6 +44,7 @@ class Pod:
     uid: str = ""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
+    runtime_handler: str = ""
 
 
 def created(data: bytes) -> model.Container:
@@ -68,7 +69,7 @@ def is_whole(data: bytes) -> bool:
 
 def pod(data: bytes) -> Pod:
     """Read a PodSandbox; raises RemoteProtocolError."""
-    texts = {1: "", 2: "", 3: "", 4: ""}
+    texts = {1: "", 2: "", 3: "", 4: "", 7: ""}
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     for number, value in _parts(data, _POD):
@@ -85,6 +86,7 @@ def pod(data: bytes) -> Pod:
         namespace=texts[4],
         labels=labels,
         annotations=annotations,
+        runtime_handler=texts[7],
     )
 
 
@@ -129,6 +131,7 @@ def container(data: bytes, of: Pod) -> model.Container:
         mounts=tuple(mounts),
         devices=devices,
         hooks=tuple(_hooks(hooks)),
+        runtime_handler=of.runtime_handler,
         privileged=privileged(rules),
         user_namespace=own_users,
     )

@@ -43,8 +43,10 @@ class Container:
 
     `env` holds `KEY=VALUE` entries in the order of the spec; entries without `=` may occur and
     mean nothing. `privileged` is None where the front end cannot tell. `user_namespace` tells one
-    whose users are others than the host's. `pod_annotations` are those that the pod's author
-    wrote; they are among `annotations` too, as far as the container has no other of their names.
+    whose users are others than the host's. `runtime_handler` is what its pod's runtime class
+    names, empty for the runtime's default and where the front end has none. `pod_annotations` are
+    those that the pod's author wrote; they are among `annotations` too, as far as the container
+    has no other of their names.
     """
 
     id: str = ""
@@ -61,6 +63,7 @@ class Container:
     hooks: tuple[Hook, ...] = ()
     privileged: bool | None = None
     user_namespace: bool = False
+    runtime_handler: str = ""
 
     @property
     def display(self) -> str:

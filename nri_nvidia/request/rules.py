@@ -74,10 +74,11 @@ _MANAGING_GPUS = frozenset({names.MANAGEMENT_KIND})
 class Rule:
     """One rule; a condition that is empty, or None, is met by everything.
 
-    `number` counts from 1. Names of namespaces, and values of labels and annotations, are
-    patterns (`ml-*`). `max_devices` limits what an allowing rule gives, and `over_max` says what
-    happens above it. `shares` is for containers that look at GPUs which others hold: they do not
-    count where GPUs are exclusive.
+    `number` counts from 1. Names of namespaces and runtime handlers, and values of labels and
+    annotations, are patterns (`ml-*`); the runtime's default handler has an empty name.
+    `max_devices` limits what an allowing rule gives, and `over_max` says what happens above it.
+    `shares` is for containers that look at GPUs which others hold: they do not count where GPUs
+    are exclusive.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Rule:
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
     sources: frozenset[Source] = frozenset()
+    runtime_handlers: tuple[str, ...] = ()
     privileged: bool | None = None
     devices: frozenset[Kind] = frozenset()
     max_devices: int | None = None
@@ -195,12 +197,17 @@ def meets(rule: Rule, container: containers.Container) -> bool:
         (not rule.namespaces or _one_of(container.namespace, rule.namespaces))
         and _all_of(rule.labels, container.labels)
         and _all_of(rule.annotations, container.annotations)
+        and (not rule.runtime_handlers or _handled(container, rule.runtime_handlers))
         and (rule.privileged is None or rule.privileged is bool(container.privileged))
     )
 
 
 def _one_of(namespace: str, patterns: Iterable[str]) -> bool:
     return bool(namespace) and any(fnmatch.fnmatchcase(namespace, each) for each in patterns)
+
+
+def _handled(container: containers.Container, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(container.runtime_handler, each) for each in patterns)
 
 
 def _all_of(wanted: Mapping[str, str], present: Mapping[str, str]) -> bool:

@@ -116,6 +116,10 @@ name = "no names"
 namespaces = ["plain"]
 devices = ["uuid"]
 action = "ignore"
+[[policy_rules]]
+name = "sandboxes"
+runtime_handlers = ["*-1.1.5"]
+action = "deny"
 """
 
 
@@ -138,6 +142,9 @@ async def test_rules_over_pods(engine, settled):
         async with engine.pod(namespace="plain") as pod:
             assert await given(pod, env={VISIBLE: UUIDS[0]}) == []
             assert codes(daemon) == ["ignored-by-rule"]
+        async with engine.pod("runc-1.1.5") as pod:
+            said = await given(pod, env={VISIBLE: UUIDS[0]})
+            assert "denied by policy_rules[6] (sandboxes)" in said
         assert [each["policy_rule"] for each in daemon.status()["decisions"]] == [
             "policy_rules[1] (team)",
             "policy_rules[1] (team)",
@@ -145,6 +152,7 @@ async def test_rules_over_pods(engine, settled):
             "policy_rules[3]",
             "policy_rules[4]",
             "policy_rules[5] (no names)",
+            "policy_rules[6] (sandboxes)",
         ]
 
 

@@ -125,7 +125,7 @@ CASES: Final[dict[str, str]] = {
     "FC-113": "not ours: what NVML does with right nodes shows on real hardware alone",
     "FC-114": "now",
     "FC-115": "now; where nodes may be made, those that /proc lists are made and count",
-    "FC-116": "later: settings by a pod's runtime handler; a policy rule by namespace, label or annotation keeps such pods out",
+    "FC-116": "now; a rule by the pod's runtime handler leaves such pods out or refuses them: without the hook nothing is given",
     "FC-117": "now",
     "FC-118": "now",
     "FC-119": "now; the copy of /proc/driver/nvidia/params is tested with the hook",

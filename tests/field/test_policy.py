@@ -70,6 +70,25 @@ def test_libraries_without_a_gpu_need_no_rule():
     assert not any(d.path == "/dev/nvidia0" for d in plan.edits.devices)
 
 
+@pytest.mark.parametrize("handler", ["runsc", "kata-qemu", "kata-clh"])
+@pytest.mark.parametrize(("action", "decision"), [("ignore", "ignore"), ("deny", "deny")])
+def test_sandboxes_that_cannot_use_a_gpu(handler, action, decision):
+    """FC-116: pods of such a runtime handler get nothing, and the others what they ask for."""
+    rule = access_rules.Rule(
+        number=1,
+        action=access_rules.Action(action),
+        runtime_handlers=("kata*", "runsc"),
+    )
+    rules = pipeline.Policy(
+        request=policy.RequestPolicy(access=access_rules.Access(rules=(rule,)))
+    )
+    kept_out = decide(inventories.EIGHT, *asked("0"), rules=rules, runtime_handler=handler, **WEB)
+    assert (str(kept_out.decision), bool(kept_out.edits)) == (decision, False)
+    for other in ("", "runc", "nvidia"):
+        plan = decide(inventories.EIGHT, *asked("0"), rules=rules, runtime_handler=other, **WEB)
+        assert indices(plan) == [0]
+
+
 def test_management_is_for_namespaces_that_may():
     """FC-121: another's request for it is left out with a reason; a listed one's is honoured."""
     env = (*asked(UUIDS[1]), "NVIDIA_MIG_CONFIG_DEVICES=all")

@@ -117,6 +117,17 @@ def test_patterns_of_namespaces(pattern, namespace, meets):
     assert rules.meets(rule, containers.Container(namespace=namespace)) is meets
 
 
+@pytest.mark.parametrize(
+    ("patterns", "handler", "meets"),
+    [(("kata*",), "kata-qemu", True), (("kata",), "kata-qemu", False), (("kata*",), "", False),
+     (("*",), "", True), (("", "kata"), "", True), (("",), "runc", False), ((), "kata", True)],
+)  # fmt: skip
+def test_patterns_of_runtime_handlers(patterns, handler, meets):
+    """As of namespaces, but that the default handler has an empty name and can be meant by it."""
+    rule = rules.Rule(number=1, action=rules.Action.DENY, runtime_handlers=patterns)
+    assert rules.meets(rule, containers.Container(runtime_handler=handler)) is meets
+
+
 IMAGES = {"image": {"NVIDIA_VISIBLE_DEVICES": "0"}, "pod": {"PATH": "/bin"}}
 
 
