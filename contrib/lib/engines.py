@@ -54,6 +54,8 @@ WANTED = (
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
     # Judges metrics and alert rules; a package of its own since Debian 13, of 2.53 and later.
     Wanted("promtool", "client", "promtool", ("promtool",), r"", long=True),
+    # Asks a daemon for its metrics, and answers what each panel of the dashboard asks.
+    Wanted("prometheus", "client", "prometheus", ("prometheus",), r"", long=True),
 )  # fmt: skip
 
 

@@ -117,7 +117,12 @@ def _of_runtime(times: dict[str, Any]) -> Iterator[Verdict]:
         )
 
 
-_WAITED = {operator.ANSWER: 20, operator.PLAN: 300, "": 200}
+_WAITED = {
+    f"{operator.ANSWER}, {operator.GONE}": 20,
+    f"{operator.ANSWER}, {operator.HELD}": 50,
+    operator.PLAN: 300,
+    "": 200,
+}
 """Milliseconds by the beginning of a name: `plan` looks at a host, and for a Python."""
 
 

@@ -198,7 +198,7 @@ def test_what_an_operator_waits_for_is_measured():
     assert {len(found) for found in times.values()} == {1}
     found = document.of_times(times)
     assert len(limits.verdicts({"operator": found})) == len(times) == 9
-    assert {each.limit for each in limits.verdicts({"operator": found})} == {20, 200, 300}
+    assert {each.limit for each in limits.verdicts({"operator": found})} == {20, 50, 200, 300}
 
 
 @pytest.mark.containerd
