@@ -114,8 +114,8 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
     image = [_pair("--image-env", text) for text in options.image_env]
     mounts = []
     for text in options.mount:
-        source, separator, destination = text.partition(":")
-        if not separator or not destination.startswith("/"):
+        source, _, destination = text.partition(":")
+        if not source or not destination.startswith("/"):
             raise errors.ConfigError(f"--mount {text}: write it as SOURCE:/DESTINATION")
         destination, flags = _with_options(destination)
         mounts.append(
@@ -126,6 +126,9 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
                 options=flags,
             )
         )
+    for path in options.device:
+        if not path.startswith("/"):
+            raise errors.ConfigError(f"--device {path or repr(path)}: write its path from / on")
     return attrs.evolve(
         base,
         name=options.name or base.name,
@@ -158,6 +161,8 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 def _context(options: argparse.Namespace) -> pipeline.Context:
     image = dict(_pair("--image-env", text) for text in options.image_env)
+    if "" in options.allocated:
+        raise errors.ConfigError("--allocated '': write a UUID, or none for nothing")
     return pipeline.Context(
         allocated=frozenset(options.allocated) - {"none"} if options.allocated else None,
         image=rules.Image(env=image) if options.image_env else None,

@@ -244,8 +244,8 @@ def _others(version: str, versions: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _damaged(reader: _Reader, chosen: Iterable[_Chosen]) -> Iterator[Problem]:
-    """Report the libraries of which there are only files or links of no use."""
-    have = {one.stem for one in chosen}
+    """Report the libraries of which there are only files or links of no use, or 32-bit ones."""
+    have = {one.stem for one in chosen if one.file.bits == 64}
     for stem, what in sorted(_useless(reader)):
         if stem not in have:
             have.add(stem)
@@ -273,19 +273,36 @@ def _lacking(reader: _Reader, chosen: tuple[_Chosen, ...], version: str) -> tupl
 
     A driver root is filled file by file, and an installation may be left half done.
     """
-    damaged = tuple(_damaged(reader, chosen))
     have = {one.stem for one in chosen if one.file.bits == 64}
-    told = {problem.message.partition(" ")[0] for problem in damaged}
-    return damaged + tuple(
-        Problem(
-            # Without NVML a container can still compute.
-            code="driver-incomplete" if stem == "libcuda" else "driver-library-missing",
-            message=f"{stem} of the driver {version} was not found below {_searched(reader)}",
-            hint="wait for the driver container, or install the rest of the driver's user-space "
-            "packages",
-        )
-        for stem in catalog.LEADING
-        if stem not in have | told
+    lacking = [stem for stem in catalog.LEADING if stem not in have]
+    # That a link leads nowhere is then what an upgrade has made of it.
+    upgraded = {stem for stem in lacking if _versions_of(reader, stem) - {version}}
+    damaged = {problem.message.partition(" ")[0]: problem for problem in _damaged(reader, chosen)}
+    return (
+        *(problem for stem, problem in damaged.items() if stem not in upgraded),
+        *(_absent(reader, stem, version) for stem in lacking if stem not in {*damaged} - upgraded),
+    )
+
+
+def _versions_of(reader: _Reader, stem: str) -> set[str]:
+    """Give the versions of a library's 64-bit files that are sound."""
+    found = (each for each in reader.seen.candidates if each.stem == stem and each.version)
+    return {each.version for each in found if (file := reader.read(each.real)) and file.bits == 64}
+
+
+def _absent(reader: _Reader, stem: str, version: str) -> Problem:
+    """Report a library that is not there, or in other versions only."""
+    others = _versions_of(reader, stem) - {version}
+    there = f"; what is there of it is {', '.join(sorted(others))}" if others else ""
+    upgraded = "reboot or reload the NVIDIA kernel modules if the driver was upgraded, " * bool(
+        others
+    )
+    return Problem(
+        # Without NVML a container can still compute.
+        code="driver-incomplete" if stem == "libcuda" else "driver-library-missing",
+        message=f"{stem} of the driver {version} was not found below {_searched(reader)}{there}",
+        hint=f"{upgraded}wait for the driver container, or install the rest of the driver's "
+        "user-space packages",
     )
 
 

@@ -90,6 +90,39 @@ def test_damaged_file_is_never_given(tree, data):
     assert codes(found) == ["driver-library-damaged"]
 
 
+@pytest.mark.parametrize("library", ["libcuda", "libnvidia-ml", "libnvcuvid"])
+@pytest.mark.parametrize("data", [b"", b"not an object", None])
+def test_a_32_bit_copy_does_not_hide_a_damaged_one(tree, library, data):
+    """What is wrong is told of the file that programs need, with its path; None is a dead link."""
+    tree.leading(LIB, V)
+    tree.leading("/usr/lib/i386-linux-gnu", V, bits=32)
+    tree.library(f"/usr/lib/i386-linux-gnu/libnvcuvid.so.{V}", "libnvcuvid.so.1", bits=32)
+    path = f"{LIB}/{library}.so.{V}"
+    tree.at(path).unlink(missing_ok=True)
+    if data is None:
+        path = f"{LIB}/{library}.so.1"
+        tree.link(path, f"{library}.so.{V}")
+    else:
+        tree.put(path, data)
+    found = find(tree)
+    assert codes(found) == ["driver-library-damaged"]
+    assert found.problems[0].message.startswith(f"{library} cannot be given to containers: {path}")
+
+
+@pytest.mark.parametrize("library", ["libcuda", "libnvidia-ml"])
+@pytest.mark.parametrize("link", [True, False])
+def test_half_of_an_upgrade_is_told_as_one(tree, library, link):
+    """Where the loaded version's file is gone and another's there, both are named, and a reboot."""
+    tree.leading(LIB, V)
+    tree.at(f"{LIB}/{library}.so.{V}").rename(tree.at(f"{LIB}/{library}.so.580.82.07"))
+    if link:
+        tree.link(f"{LIB}/{library}.so.1", f"{library}.so.{V}")
+    (problem,) = (p for p in find(tree).problems if p.message.startswith(f"{library} "))
+    assert f"of the driver {V} was not found" in problem.message
+    assert problem.message.endswith("what is there of it is 580.82.07")
+    assert problem.hint.startswith("reboot or reload")
+
+
 def test_foreign_architecture_is_passed_over_silently(tree):
     """Cross-built copies for another machine are no problem and are not given."""
     tree.leading(LIB, V)
