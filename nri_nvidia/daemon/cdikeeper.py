@@ -5,6 +5,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import attrs
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 _PERIOD = 10.0
 """Seconds between looks: nobody asks, and a container may be created at any time."""
 _LIMIT = 10.0
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +52,7 @@ class CdiKeeper:
         self._wanted = wanted
         self._changed = asyncio.Event()
         self._writer = worker.Worker("CDI specifications")
+        self._running: asyncio.Future[Any] | None = None
         self._done: tuple[Wanted, host.Inventory] | None = None
         self._written: set[str] = set()
 
@@ -83,7 +86,7 @@ class CdiKeeper:
             await self._leave(frozenset())
             return
         inventory = await self._watch.inventory(_LIMIT)
-        if self._done == (wanted, inventory) and await self._writer.run(self._all_there):
+        if self._done == (wanted, inventory) and await self._run(self._all_there):
             return
         rules = wanted.rules
         if rules.inject.hook is not None:
@@ -91,10 +94,26 @@ class CdiKeeper:
             hook = attrs.evolve(rules.inject.hook, interpreter=interpreter)
             rules = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
         work = functools.partial(_write, wanted.cdi, inventory, rules)
-        written = await self._writer.run(work)
+        written = await self._run(work)
         await self._leave(frozenset(written))
         self._written = set(written)
         self._done = (wanted, inventory)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Use the directory in a thread; raises HostError where it does not answer.
+
+        While a call hangs no other is begun: each would wait behind it.
+        """
+        if self._running is None or self._running.done():
+            self._running = running = self._writer.run(call)
+            done, _ = await asyncio.wait((running,), timeout=_LIMIT)
+            if done:
+                return running.result()
+        directory = self._wanted().cdi.directory
+        raise errors.HostError(
+            f"{directory} did not answer within {_LIMIT:g} s",
+            hint="its disk may hang: dmesg; it is tried again",
+        )
 
     def _all_there(self) -> bool:
         return all(cdifiles.read(path).document for path in self._written)
@@ -102,7 +121,7 @@ class CdiKeeper:
     async def _leave(self, kept: frozenset[str]) -> None:
         """Remove what was written before and is not to be there any more."""
         for path in sorted(self._written - kept):
-            await self._writer.run(functools.partial(cdifiles.remove, path))
+            await self._run(functools.partial(cdifiles.remove, path))
             self._written.discard(path)
             logger.info("the CDI specification %s is removed", path)
         self._done = None
