@@ -87,6 +87,67 @@ def test_a_directory_that_may_be_written_only_later(together, small):
     together(body, "--control-socket", str(small / "control.sock"))
 
 
+def test_a_full_disk_of_prepared_files(together, small):
+    """Without room for the driver's files they come one by one, and `status` says why."""
+
+    async def body(pair):
+        await finding(pair, "volume-not-built", there=True)
+        adjusted = await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")
+        places = {mount.destination for mount in adjusted.mounts}
+        assert "/usr/local/nvidia/lib64/libcuda.so.1" in places
+        assert not any(mount.source.startswith(str(small)) for mount in adjusted.mounts)
+        assert (await pairs.status(pair))["ready"]
+
+    fill(small)
+    together(body, "--volume-directory", str(small / "volumes"))
+
+
+def test_a_run_directory_that_is_read_only(together, small):
+    """No GPU container is made without its hook: the refusal names the place; all is well later."""
+    mount(small, "-o", "remount,ro")
+    arguments = (
+        "--control-socket", str(small / "control.sock"), "--hook-directory", str(small / "hook"),
+    )  # fmt: skip
+
+    async def body(pair):
+        moved(pair, small / "control.sock")
+        for number in range(3):
+            with pytest.raises(runtime.CreationFailed, match=f"{small}/hook.*Read-only"):
+                await pair.create(number, "NVIDIA_VISIBLE_DEVICES=0")
+            assert bytes(await pair.create(10 + number, "PATH=/bin")) == b""
+        assert len(pair.runtime.plugins) == 1
+        await asyncio.to_thread(mount, small, "-o", "remount,rw")
+        assert (await pair.create(4, "NVIDIA_VISIBLE_DEVICES=1")).hooks.create_container
+        await asyncio.to_thread(pair.daemon.until, pair.daemon.control.exists, "the socket")
+        assert (await pairs.status(pair))["runtime"]["registrations"] == 1
+
+    together(body, *arguments)
+
+
+def test_a_directory_that_becomes_read_only(together, small):
+    """What is decided meanwhile is not lost for `status`; GPUs are given as ever."""
+
+    async def body(pair):
+        moved(pair, small / "control.sock")
+        assert (await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")).mounts
+        # The sockets stay open, and a file may still be being written.
+        await asyncio.to_thread(
+            pair.daemon.until, lambda: any(small.glob("decisions/*.json")), "the record"
+        )
+        await asyncio.to_thread(
+            pair.daemon.until, lambda: not subprocess.run(
+                ["mount", "-n", "-o", "remount,ro", small], check=False, capture_output=True
+            ).returncode, "the file system to be read-only",
+        )  # fmt: skip
+        assert (await pair.create(2, "NVIDIA_VISIBLE_DEVICES=1")).mounts
+        await finding(pair, "decisions-not-kept", there=True)
+        found = await pairs.status(pair)
+        assert [entry["name"] for entry in found["containers"]] == ["c1", "c2"]
+        assert [each["name"] for each in found["decisions"]] == ["c1", "c2"]
+
+    together(body, "--control-socket", str(small / "control.sock"))
+
+
 def test_no_descriptors_left(together):
     """Callers that take them all up cost no container its answer, and go unnoticed afterwards."""
 
