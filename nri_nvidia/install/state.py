@@ -64,7 +64,9 @@ def remove(written: Places) -> list[str]:
         pathlib.Path(kept).unlink(missing_ok=True)
     if not standing.remove(written.nri_socket):
         lock = standing.place(written.nri_socket)
-        stays.append(f"{lock}: left, since another nri-nvidia serves that runtime")
+        stays.append(
+            f"{lock}: left: another nri-nvidia serves that runtime, or it cannot be removed"
+        )
     for key, path in written.elsewhere:
         if os.path.lexists(path):
             stays.append(f"{path}: left, since {key} names it; look what is in it, and remove it")

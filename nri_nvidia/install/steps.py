@@ -18,6 +18,8 @@ _NAMED_IN = (
     "/opt/nri/plugins/*",
 )
 """Where engines are told of programs: files that name ours, or links to it."""
+_LONGEST = 1 << 20
+"""Bytes: what is longer is a program, and no text that names one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +160,8 @@ def _naming(there: tree.Tree) -> list[str]:
         for place in sorted(there.place(f"{folder}/x").parent.glob(names)):
             try:
                 told = str(place.readlink()) if place.is_symlink() else ""
-                told = told or place.read_text("utf-8", "replace")
+                if not told and place.stat().st_size < _LONGEST:
+                    told = place.read_text("utf-8", "replace")
             except OSError:
                 continue
             if f"{model.HOME}/" in told:

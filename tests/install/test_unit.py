@@ -93,7 +93,7 @@ def test_the_lock_of_one_that_serves_stays(places):
     place = standing.Standing(str(places / "nri/nri.sock"), "one")
     place.take()
     (told,) = removed(places)
-    assert told.startswith(f"{places}/nri/nri.sock.nri-nvidia: left, since another")
+    assert told.startswith(f"{places}/nri/nri.sock.nri-nvidia: left: another")
     place.close()
 
 
