@@ -146,6 +146,45 @@ async def test_management_is_by_a_rule(engine, settled):
             assert said == [] or "management" in said
 
 
+SOURCES = """policy = "strict"
+request.accept_pod_annotations = true
+request.annotation_prefixes = ["cdi.example.com/"]
+[[policy_rules]]
+namespaces = ["own-word"]
+sources = ["pod-annotation"]
+action = "allow"
+[[policy_rules]]
+namespaces = ["no-annotations"]
+sources = ["annotation"]
+action = "deny"
+[[policy_rules]]
+namespaces = ["no-annotations"]
+sources = ["env"]
+privileged = false
+action = "ignore"
+"""
+
+
+async def test_annotations_of_pods_and_of_containers(engine, settled):
+    """A pod's own is its author's word, which needs a rule; the container's is the kubelet's."""
+    own = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=1"}
+    # By the usual prefix containerd looks for a specification itself.
+    handed = {"cdi.example.com/nvidia": "nvidia.com/gpu=2"}
+    with settled(SOURCES) as daemon:
+        async with engine.pod(annotations=own) as pod:
+            assert await given(pod) == []
+            assert codes(daemon) == [STRICT]
+        async with engine.pod(namespace="own-word", annotations=own) as pod:
+            assert await given(pod) == [1]
+            assert codes(daemon) == [ALLOWED]
+        async with engine.pod() as pod:
+            assert await given(pod, annotations=handed) == [2]
+        async with engine.pod(namespace="no-annotations") as pod:
+            assert "denied by policy_rules[2]" in await given(pod, annotations=handed)
+            assert await given(pod, env={VISIBLE: UUIDS[2]}) == []
+            assert codes(daemon) == ["ignored-by-rule"]
+
+
 SHARING = """policy.exclusive = true
 [[policy_rules]]
 namespaces = ["watching"]
