@@ -168,13 +168,17 @@ def runtime_id(container_id: str, uid: int) -> str:
 
 
 def named(container: containers.Container) -> containers.Container:
-    """Give what of a container is worth keeping: its names. Its environment may be megabytes."""
+    """Give what of a container is worth keeping: its names and its cgroup's.
+
+    Its environment may be megabytes.
+    """
     return containers.Container(
         id=container.id,
         name=_short(container.name),
         pod=_short(container.pod),
         namespace=_short(container.namespace),
         pod_uid=_short(container.pod_uid),
+        cgroup=_short(container.cgroup, 4096),
     )
 
 

@@ -117,7 +117,7 @@ def container(data: bytes, of: Pod) -> model.Container:
             linux += value
     if not texts[1]:
         raise errors.RemoteProtocolError("the runtime shows a container without an id")
-    devices, rules, own_users = _linux(linux)
+    devices, rules, own_users, cgroup = _linux(linux)
     return model.Container(
         id=texts[1],
         name=texts[3],
@@ -134,6 +134,7 @@ def container(data: bytes, of: Pod) -> model.Container:
         runtime_handler=of.runtime_handler,
         privileged=privileged(rules),
         user_namespace=own_users,
+        cgroup=cgroup,
     )
 
 
@@ -180,11 +181,12 @@ def _kept(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
     return reading
 
 
-def _linux(data: bytes) -> tuple[tuple[model.Device, ...], list[bytes], bool]:
-    """Read a LinuxContainer: devices, device rules, and whether its users are its own."""
+def _linux(data: bytes) -> tuple[tuple[model.Device, ...], list[bytes], bool, str]:
+    """Read a LinuxContainer: devices, device rules, whether its users are its own, its cgroup."""
     devices: list[model.Device] = []
     rules: list[bytes] = []
     own_users = False
+    cgroup = ""
     for number, value in wire.fields(data):
         if number == 1:
             own_users = _namespace(_raw(value)) == "user" or own_users
@@ -192,7 +194,9 @@ def _linux(data: bytes) -> tuple[tuple[model.Device, ...], list[bytes], bool]:
             devices.append(_device(_raw(value)))
         elif number == 3:
             rules += [_raw(rule) for inner, rule in wire.fields(_raw(value)) if inner == 7]
-    return tuple(devices), rules, own_users
+        elif number == 5:
+            cgroup = wire.text(value)
+    return tuple(devices), rules, own_users, cgroup
 
 
 @_kept

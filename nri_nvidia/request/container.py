@@ -47,6 +47,7 @@ class Container:
     names, empty for the runtime's default and where the front end has none. `pod_annotations` are
     those that the pod's author wrote; they are among `annotations` too, as far as the container
     has no other of their names.
+    `cgroup` is the spec's `linux.cgroupsPath`, empty where the front end does not tell.
     """
 
     id: str = ""
@@ -64,6 +65,7 @@ class Container:
     privileged: bool | None = None
     user_namespace: bool = False
     runtime_handler: str = ""
+    cgroup: str = ""
 
     @property
     def display(self) -> str:

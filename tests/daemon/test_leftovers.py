@@ -28,7 +28,7 @@ class Runtime(v1.RuntimeServiceBase):
 
 
 @contextlib.asynccontextmanager
-async def keeping(path, runtime, books, name="containerd"):
+async def keeping(path, runtime, books, name="containerd", cgroups=()):
     """Have the keeper at work; gives a function that lets its time come and waits for its end."""
     listening = server.Server([runtime])
     await listening.start(path=str(path))
@@ -51,7 +51,7 @@ async def keeping(path, runtime, books, name="containerd"):
 
     asked = cri.Cri()
     asked.use(str(path), 5.0)
-    keeper = leftovers.Leftovers(asked, books, lambda: name, end)
+    keeper = leftovers.Leftovers(asked, books, lambda: name, end, lambda path: path in cgroups)
     task = asyncio.ensure_future(keeper.keep(sleep=sleep))
     try:
         await slept.wait()
@@ -65,7 +65,8 @@ async def keeping(path, runtime, books, name="containerd"):
 def books_with(held=(), missed=()):
     books = ledger.Ledger()
     for name in held:
-        books.adopt(ledger.Entry(container=containers.Container(id=name), since=0.0))
+        container = containers.Container(id=name, cgroup=f"/pod/{name}")
+        books.adopt(ledger.Entry(container=container, since=0.0))
     for name in missed:
         books.miss(containers.Container(id=name))
     return books
@@ -83,6 +84,15 @@ async def test_those_that_ended_are_let_go(tmp_path):
         {"lives", "of-docker/0"},
         {"misses"},
     )
+
+
+async def test_one_whose_cgroup_is_there_still_holds(tmp_path):
+    """A runtime that was killed may take a container for ended of which processes are left."""
+    books, cgroups = books_with(held=("dead",)), {"/pod/dead"}
+    async with keeping(tmp_path / "cri", Runtime("dead"), books, cgroups=cgroups) as look:
+        assert await look() == []
+        cgroups.clear()
+        assert await look() == ["dead"]
 
 
 @pytest.mark.parametrize(
