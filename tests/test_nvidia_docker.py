@@ -100,7 +100,9 @@ def test_words_stay_whole(engine):
     "words",
     [["--volume-driver=nvidia-docker"], ["--volume-driver", "nvidia-docker"],
      ["-v", "nvidia_driver_361.48:/usr/local/nvidia:ro"],
-     ["--volume=nvidia_driver_361.48:/usr/local/nvidia:ro"]],
+     ["--volume=nvidia_driver_361.48:/usr/local/nvidia:ro"],
+     ["-vnvidia_driver_361.48:/usr/local/nvidia:ro"],
+     ["--mount", "type=volume,src=nvidia_driver_361.48,dst=/usr/local/nvidia"]],
 )  # fmt: skip
 def test_the_former_volume_driver_is_refused(engine, words):
     """With what to write instead; the engine is not called."""
@@ -108,6 +110,34 @@ def test_the_former_volume_driver_is_refused(engine, words):
     assert (code, called) == (2, None)
     assert "leave that option away" in err
     assert engine("docker", "run", "image", "nvidia-docker")[0] == 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["sh", "-c", "echo nvidia_driver_x:1"], ["nvidia_driver_x:1"], ["-e", "A=nvidia_driver_a:b"]],
+)
+def test_such_a_word_elsewhere_is_the_users(engine, words):
+    """A name in a command or in a variable is no volume."""
+    assert engine("docker", "run", "image", *words)[1] == ["run", *RUNTIME, "image", *words]
+
+
+@pytest.mark.parametrize("kind", ["docker", "nerdctl", "podman"])
+def test_a_command_of_several_words(engine, tmp_path, kind):
+    """`NV_DOCKER='sudo docker -D'`, as nvidia-docker 1 took it; nothing in it is expanded."""
+    chosen = RUNTIME if kind == "docker" else PATHED
+    runs = [*chosen, "run", *GPUS, "i"] if kind == "podman" else ["run", *chosen, *GPUS, "i"]
+    found = engine(
+        kind, "run", "i", NV_GPU="0,1", NV_DOCKER=f"env A=1  {tmp_path}/bin/{kind} -D *"
+    )
+    assert found[1] == ["-D", "*", *runs]
+
+
+def test_a_program_with_a_blank_in_its_path_is_one(engine, tmp_path):
+    """Where there is such a program it is not taken apart."""
+    assert engine("docker", "run", "i")[0] == 7
+    (tmp_path / "a b").symlink_to(tmp_path / "bin")
+    found = engine("docker", "run", "i", NV_DOCKER=f"{tmp_path}/a b/docker")
+    assert found[1] == ["run", *RUNTIME, "i"]
 
 
 def test_the_first_engine_on_the_path(engine, tmp_path):

@@ -49,6 +49,7 @@ WANTED = (
     Wanted("docker-28", "client", "docker.io", ("dockerd",), r"28\.", long=True),
     Wanted("docker-cli", "client", "docker-cli", ("docker",), r"28\.", long=True),
     Wanted("docker-buildx", "client", "docker-buildx", ("docker-buildx",), r"", long=True),
+    Wanted("docker-compose", "client", "docker-compose", ("docker-compose",), r"2\.", long=True),
     Wanted("podman-4", "client", "podman", ("podman",), r"4\.3\.", long=True),
     Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),

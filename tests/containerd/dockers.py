@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -20,8 +21,20 @@ PATIENCE = 30.0
 IMAGE = "debian:1"
 
 
+# A network of its own, of which there is only the loopback interface (netdevice(7), SIOCSIFFLAGS).
+ALONE = """
+import fcntl, os, socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any:
+    fcntl.ioctl(any, 0x8914, struct.pack("16sh14x", b"lo", 0x41))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 class Docker:
-    """One dockerd and its client. Everything lies in the engine's directory."""
+    """One dockerd and its client. Everything lies in the engine's directory.
+
+    With `alone` it has a network of its own.
+    """
 
     def __init__(
         self,
@@ -30,6 +43,8 @@ class Docker:
         client: engines.Program,
         settings: Mapping[str, Any],
         path: Sequence[Path] = (),
+        *,
+        alone: bool = False,
     ) -> None:
         self._engine = engine
         self._program = program
@@ -40,6 +55,8 @@ class Docker:
         self._log = self._directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
+        network = ["unshare", "--net", sys.executable, "-c", ALONE]
+        self._network = network if alone else []
         self._space = ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"]
         runc = next(Path(each.path) for each in engine.programs if each.name == "runc")
         self._env = {
@@ -54,7 +71,7 @@ class Docker:
         switches = ("iptables", "ip6tables", "ip-forward", "ip-masq", "userland-proxy")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._space, self._program.path, "--config-file", here / "daemon.json",
+                [*self._space, *self._network, self._program.path, "--config-file", here / "daemon.json",
                  "--containerd", self._engine.address, "-H", f"unix://{self._socket}",
                  "--data-root", here / "data", "--exec-root", here / "exec",
                  "-p", here / "pid", "--bridge=none", "--cgroup-parent", self._engine.cgroup,
@@ -131,11 +148,15 @@ class Docker:
         path.chmod(0o755)
         return path
 
-    def use_buildkit(self, buildx: engines.Program) -> None:
-        """Give the client its plugin for builds by BuildKit."""
+    def use_plugin(self, plugin: engines.Program) -> None:
+        """Give the client a plugin, as that for builds by BuildKit."""
         plugins = self._directory / ".docker/cli-plugins"
-        plugins.mkdir(parents=True)
-        (plugins / "docker-buildx").symlink_to(buildx.path)
+        plugins.mkdir(parents=True, exist_ok=True)
+        (plugins / plugin.name).symlink_to(plugin.path)
+
+    async def call(self, *words: str) -> pods.Result:
+        """Call the client."""
+        return await doors.run("env", f"HOME={self._directory}", *self._command(*words))
 
     async def build(self, lines: Sequence[str], *options: str, kit: bool = False) -> pods.Result:
         """Build an image from lines of a Dockerfile, by the classic builder or by BuildKit."""

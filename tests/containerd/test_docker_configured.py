@@ -61,7 +61,7 @@ def docker(request, start, gpu_host, programs, node):
                 json.loads(file.read_text()), [path],
             )
         )  # fmt: skip
-        found.use_buildkit(programs["docker-buildx"])
+        found.use_plugin(programs["docker-buildx"])
         found.load(library["debian"])
         yield found
 
