@@ -70,6 +70,9 @@ def _node(device: model.DeviceEdit) -> dict[str, Any]:
         "minor": device.minor,
         "fileMode": device.mode,
         "permissions": device.access,
+        # Else engines take the user and group that the container's process is of.
+        "uid": device.uid,
+        "gid": device.gid,
     }
 
 

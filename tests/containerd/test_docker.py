@@ -8,7 +8,7 @@ import pytest
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import daemons, dockers, doors
+from . import daemons, dockers, doors, test_doors
 
 pytestmark = pytest.mark.long
 ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
@@ -130,6 +130,9 @@ async def test_by_cdi(cdi):
     names = ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=2"]
     async with docker.container(None, *names) as container:
         assert await doors.facts(container) == await expected(cdi)
+        by_cdi = await test_doors.everything(container)
+    async with docker.container(ASKED, "--runtime", "nri-nvidia") as container:
+        assert await test_doors.everything(container) == by_cdi
     with pytest.raises(doors.RefusedError, match=r"unresolvable CDI devices nvidia\.com/gpu=9"):
         async with docker.container(None, "--device", "nvidia.com/gpu=9"):
             pass

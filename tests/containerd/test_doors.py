@@ -8,7 +8,7 @@ import pytest
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import daemons, doors, settings
+from . import daemons, doors, settings, test_same
 
 ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 BY_NAME = ["nvidia.com/gpu=0", "nvidia.com/gpu=2"]
@@ -77,6 +77,42 @@ async def test_every_door_gives_the_same(world):
     for name in others(world):
         async with door(world, name) as container:
             assert await doors.facts(container) == expected, name
+
+
+async def everything(container):
+    """Give all that can be seen of the driver inside, the same whether it came by NRI or CDI.
+
+    That is without the variables that ask for it and the profile that names a container's own GPUs
+    to EGL: a static specification has none.
+    """
+    look = test_same.LOOK.replace(" /etc/nvidia/*/*", "")
+    assert look != test_same.LOOK
+    done = await container.exec(["/bin/sh", "-c", look])
+    assert done.code == 0, done
+    before, _, rest = done.stdout.partition("== variables\n")
+    return [*before.splitlines(), *rest.partition("== written\n")[2].splitlines()]
+
+
+async def test_cdi_gives_all_that_nri_gives(fresh, tmp_path):
+    """Of a GPU and of a MIG device with every capability: content, modes, nodes, links, texts."""
+    simulated.build(tmp_path / "host", test_same.HOST)
+    engine = fresh()
+    config = tmp_path / "config.toml"
+    config.write_text(f'cdi.keep = true\ncdi.directory = "{engine.cdi_specs}"\n')
+    words = ["--config", str(config)]
+    with daemons.running(engine.nri_socket, tmp_path / "host", words) as daemon:
+        daemon.nvml_answered()
+        kept = engine.cdi_specs / "nri-nvidia-gpu.json"
+        daemon.until(lambda: kept.exists() and '"0:0"' in kept.read_text(), "the specification")
+        for device in ("1", "0:0"):
+            env = {"NVIDIA_VISIBLE_DEVICES": device, "NVIDIA_DRIVER_CAPABILITIES": "all"}
+            async with doors.cri(engine, env) as container:
+                expected = await everything(container)
+            assert "/usr/local/nvidia/lib64/libcuda.so.1" in expected
+            async with doors.cri(engine, {}, cdi=[f"nvidia.com/gpu={device}"]) as container:
+                found = await everything(container)
+            assert sorted({*found} ^ {*expected}) == []
+            assert found == expected
 
 
 async def test_what_came_by_one_door_is_left_alone_by_the_next(world):

@@ -10,7 +10,7 @@ from nri_nvidia.oci import install
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import conftest, daemons, doors, podmans, test_rootless
+from . import conftest, daemons, doors, podmans, test_doors, test_rootless
 
 pytestmark = pytest.mark.long
 ASKED = {"NVIDIA_VISIBLE_DEVICES": "0,2", "NVIDIA_DRIVER_CAPABILITIES": "all"}
@@ -56,6 +56,7 @@ async def test_by_the_runtime_and_by_cdi(world, wrapped):
     podman, daemon = world
     async with podman.container(ASKED, runtime=wrapped) as container:
         by_runtime = await doors.facts(container)
+        everything = await test_doors.everything(container)
         (entry,) = daemon.status()["containers"]
         assert entry["door"] == "runtime"
         assert {"nvidia0", "nvidia2", "nvidiactl"} < by_runtime["nodes"].keys()
@@ -64,6 +65,7 @@ async def test_by_the_runtime_and_by_cdi(world, wrapped):
     daemon.until(lambda: not daemon.status()["containers"], "the container's end")
     async with podman.container(None, *BY_NAME) as container:
         assert await doors.facts(container) == by_runtime
+        assert await test_doors.everything(container) == everything
 
 
 @pytest.mark.parametrize("default", [False, True])

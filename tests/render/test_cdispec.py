@@ -8,6 +8,7 @@ import pytest
 
 from nri_nvidia import errors, pipeline
 from nri_nvidia.config import load
+from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import cache, model
 from nri_nvidia.host import options as host_options
 from nri_nvidia.render import cdi, cdispec
@@ -116,6 +117,13 @@ def test_no_rule_holds_for_it():
     rules = config.rules(interpreter=RULES.inject.hook.interpreter)
     found = inventory("debian-8xh100")
     assert cdispec.make("gpu", found, rules).names == cdispec.make("gpu", found, RULES).names
+
+
+def test_a_nodes_owner_is_said():
+    """Engines would else make it of the user and group of the container's process."""
+    device = edits_model.DeviceEdit(path="/dev/a", host_path="/dev/a", major=1, minor=1, gid=44)
+    (node,) = cdi.container_edits(edits_model.ContainerEdits(devices=(device,)))["deviceNodes"]
+    assert (node["uid"], node["gid"]) == (0, 44)
 
 
 def test_groups_are_kinds_of_their_own():
