@@ -460,6 +460,23 @@ def test_huge_environment(together):
     together(body)
 
 
+def test_request_as_long_as_a_message_may_be(together):
+    """Of nearly 4 MiB, in 2,000 variables or in one: it gets its GPU, and what follows does too."""
+    limit = 4 * 1024 * 1024 - 4096
+
+    async def body(pair):
+        each = "x" * (limit // 2000 - 32)
+        many = [f"VARIABLE_{number}={each}" for number in range(2000)]
+        for number, env in enumerate((many, ["ONE=" + "x" * limit], [])):
+            adjusted = await pair.create(number, *env, f"NVIDIA_VISIBLE_DEVICES={number}")
+            assert [d.path for d in adjusted.linux.devices][-1] == f"/dev/nvidia{number}"
+        found = await pairs.status(pair)
+        assert len(found["containers"]) == 3
+        assert found["runtime"]["registrations"] == 1
+
+    together(body)
+
+
 def test_container_made_while_the_list_is_read(together):
     """One that is created, or ends, right behind the Synchronize is as the ledger says."""
     node = api.LinuxDevice(path="/dev/nvidia3", type="c", major=195, minor=3)
