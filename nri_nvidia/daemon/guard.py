@@ -106,7 +106,9 @@ class Decider(decider.Decider):
         edits = given.edits if given else edits_model.ContainerEdits()
         faults = list(validation.altered(edits, proposed)) if given else []
         if self._mode == config_model.ALL or (self.validates and given and given.alone):
-            faults += validation.added(edits, proposed, _names(await self._nodes(deadline)))
+            of_interest = validation.has_more(edits, proposed)
+            seen = await self._nodes(deadline) if of_interest else host.Inventory()
+            faults += validation.added(edits, proposed, _names(seen))
         if faults:
             self._overrule(proposed.container, given, faults)
 

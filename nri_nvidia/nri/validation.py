@@ -114,6 +114,12 @@ def _hidden(ours: api.ContainerAdjustment, proposed: Proposed) -> Iterator[str]:
             yield f"{who} mounts {mount.source} at {mount.destination}, over the driver's files"
 
 
+def has_more(given: model.ContainerEdits, proposed: Proposed) -> bool:
+    """Tell whether there are nodes or device rules of others, for which the host matters."""
+    linux, mine = proposed.adjust.linux, {device.path for device in given.devices}
+    return bool(linux.resources.devices) or any(each.path not in mine for each in linux.devices)
+
+
 def added(
     given: model.ContainerEdits, proposed: Proposed, named: Callable[[str, int, int], str]
 ) -> Iterator[str]:
@@ -131,6 +137,11 @@ def added(
         if what or present.is_node(device.path):
             who = proposed.who(api.Field.DEVICES, device.path)
             yield f"{who} gives {device.path}{f' ({what})' if what else ''}"
+    placed = {mount.destination for mount in given.mounts}
+    for mount in adjust.mounts:
+        if mount.destination not in placed and present.is_node(mount.source):
+            who = proposed.who(api.Field.MOUNTS, mount.destination)
+            yield f"{who} mounts {mount.source} at {mount.destination}"
     for cdi in adjust.cdi_devices:
         if _VENDOR.match(cdi.name):
             yield f"{proposed.who(api.Field.CDI_DEVICES, cdi.name)} gives {cdi.name}"

@@ -135,6 +135,12 @@ ALTERED = {
         ),
         "plugin 20-other gives /dev/x (GPU 3",
     ),
+    "a node by a mount": (
+        api.ContainerAdjustment(
+            mounts=[api.Mount(destination="/x", source="/dev/nvidia3", type="bind")]
+        ),
+        "plugin 20-other mounts /dev/nvidia3 at /x",
+    ),
     "a CDI device": (
         api.ContainerAdjustment(cdi_devices=[api.CdiDevice(name="nvidia.com/gpu=all")]),
         "plugin 20-other gives nvidia.com/gpu=all",
