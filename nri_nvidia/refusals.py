@@ -61,6 +61,24 @@ def require_nvml(
         )
 
 
+def require_uuids(
+    request: request_model.GpuRequest, device: str, inventory: host.Inventory
+) -> None:
+    """Raise HostError where a UUID that no GPU has may be that of one whose own is not known.
+
+    So it is from boot to a GPU's first use, or NVML's first answer: /proc shows question marks.
+    """
+    without = [str(gpu.index) for gpu in inventory.usable if not gpu.uuid]
+    may_be = _BEGINNING.fullmatch(names.plain(device)) and not _short(device)
+    if without and inventory.nvml_state == "absent" and may_be:
+        raise errors.HostError(
+            f"{asked(request, device)}: no GPU of that UUID is known, and that of GPU "
+            f"{', '.join(without)} is not, since NVML has not answered",
+            hint="try again; nri-nvidia devices says what NVML answers",
+            code="nvml-not-available",
+        )
+
+
 def asked(request: request_model.GpuRequest, *devices: str) -> str:
     """Write what was asked as its author did: `NVIDIA_VISIBLE_DEVICES=0,2`.
 

@@ -224,6 +224,7 @@ def _gpu_by_uuid(
     for gpu in named:
         if gpu.uuid in matches:
             return _unless_excluded(request, device, gpu)
+    refusals.require_uuids(request, device, inventory)
     raise refusals.unknown(request, device, inventory)
 
 

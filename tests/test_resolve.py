@@ -178,6 +178,21 @@ def test_uninitialised_gpu_has_no_uuid_to_ask_for():
     assert refusal(host, "GPU-").code == "no-such-gpu"
 
 
+@pytest.mark.parametrize("text", [UUIDS[5], UUIDS[5][:12], f"nvidia.com/gpu={UUIDS[5]}"])
+def test_a_uuid_that_may_be_an_uninitialised_gpus_is_not_called_unknown(text):
+    """Before NVML's first answer nobody can tell; once it has answered, it is no such GPU."""
+    gpus = (inventories.gpu(0), inventories.gpu(1, uuid=""), inventories.gpu(2, uuid=""))
+    host = inventories.with_gpus(*gpus, nvml_state="absent")
+    error = refusal(host, text)
+    assert error.code == "nvml-not-available"
+    assert "that of GPU 1, 2 is not" in error.message
+    assert indices(host, UUIDS[0]) == [0]
+    assert refusal(attrs.evolve(host, nvml_state="ok"), text).code == "no-such-gpu"
+    known = inventories.with_gpus(*gpus[:1], nvml_state="absent")
+    assert refusal(known, text).code == "no-such-gpu"
+    assert refusal(host, "GPU-typo").code == "no-such-gpu"
+
+
 def test_mig_spellings():
     """Index pair, UUID and path name one MIG device; `all` is all of them and the whole GPUs."""
     host = inventories.mig_host()
