@@ -326,9 +326,10 @@ class Runtime:
 
     async def _synchronize(self, plugin: Attached) -> None:
         """Send all, in one message or in as many as the size asks for; 2 s for the whole."""
-        expires = asyncio.get_running_loop().time() + self.request_timeout
+        # A real runtime encodes these in milliseconds: here that may take the whole time.
         pods = [bytes(pod) for pod in self.pods]
         containers = [bytes(container) for container in self.containers]
+        expires = asyncio.get_running_loop().time() + self.request_timeout
         at_once = len(pods) + len(containers)
         while True:
             first = pods[:at_once]
