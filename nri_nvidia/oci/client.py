@@ -97,6 +97,11 @@ class Bundle:
             if found.st_mode & 0o002:
                 raise Refused(f"{what} can be written by everybody")
 
+    def close(self) -> None:
+        """Close both."""
+        posix.close(self.file)
+        posix.close(self.folder)
+
     def read(self) -> dict[str, Any]:
         """Give the whole as JSON; raises Refused."""
         size = self.status.st_size
@@ -324,6 +329,14 @@ def answer_for(spec: dict[str, Any], run: str, question: dict[str, Any]) -> dict
 def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
     """Have the config.json changed where the container is given something; raises Refused."""
     bundle = Bundle(path)
+    try:
+        change(bundle, run, identifier, arguments)
+    finally:
+        bundle.close()
+
+
+def change(bundle: Bundle, run: str, identifier: str, arguments: list[str]) -> None:
+    """Do that with an open one."""
     spec = bundle.read()
     if served(spec):
         return
@@ -340,7 +353,7 @@ def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
         try:
             apply(spec, patch)
         except (AttributeError, KeyError, TypeError) as error:
-            raise Refused(f"{path} is no config.json: {type(error).__name__}: {error}") from None
+            raise Refused(f"{bundle.path} is no config.json: {error!r}") from None
     if patch or changed:
         bundle.write(spec)
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import logging
-import os
 import pathlib
 import tempfile
 
@@ -160,8 +159,7 @@ def read_as_bytes(data):
         with contextlib.suppress(client.Refused):
             read.append(opened.read())
     finally:
-        os.close(opened.file)
-        os.close(opened.folder)
+        opened.close()
     for spec in read:
         wrapped(spec)
 
