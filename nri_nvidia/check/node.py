@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nri_nvidia import pipeline
 from nri_nvidia.check import driver
 from nri_nvidia.check.model import Facts, Finding, Process, Severity
+from nri_nvidia.config import place
 from nri_nvidia.host import model as host
 from nri_nvidia.request import container as containers
 
@@ -38,7 +39,7 @@ def daemon(facts: Facts) -> Iterator[Finding]:
             code="settings-wrong",
             severity=Severity.ERROR,
             message=fault,
-            command="nri-nvidia config --check /etc/nri-nvidia/config.toml",
+            command=f"nri-nvidia config --check {fault.partition(':')[0] or place.FILE}",
         )
     yield from _copies(facts)
     yield from _not_running(facts)
@@ -71,10 +72,10 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 def is_ours(process: Process) -> bool:
     """Tell a daemon of ours by its command, as a person, systemd or a runtime starts it."""
     arguments = process.arguments
-    for place, argument in enumerate(arguments[:2]):
+    for number, argument in enumerate(arguments[:2]):
         match = _OURS.search(argument)
         if match:
-            return bool(match[1]) or arguments[place + 1 : place + 2] == ("run",)
+            return bool(match[1]) or arguments[number + 1 : number + 2] == ("run",)
     return arguments[1:4] == ("-m", "nri_nvidia", "run")
 
 

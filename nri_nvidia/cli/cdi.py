@@ -108,7 +108,10 @@ def _rivals(path: str) -> tuple[str, ...]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    files = cdifiles.found(options.spec_dir or cdifiles.DIRECTORIES)
+    directories = options.spec_dir or cdifiles.DIRECTORIES
+    files = cdifiles.found(directories)
+    if not files:
+        _say(f"there is no specification in {', '.join(directories)}")
     if options.json:
         output.print_json({"files": [_shown(file) for file in files]})
         return 0

@@ -58,6 +58,13 @@ def facts(options: argparse.Namespace) -> model.Facts:
         options=settings.host(config, options.host),
         runtime_config=options.containerd_config,
     )
+    named = options.containerd_config
+    if named and where.root.stat(named) is None:
+        raise errors.ConfigError(
+            f"--containerd-config {named}: no such file{' in that recording' if recorded else ''}",
+            hint="leave it out, and the usual places are looked at: "
+            + ", ".join(containerd.PLACES),
+        )
     gathered = attrs.evolve(gather.gather(where), settings_faults=faults)
     if recorded:
         return gathered

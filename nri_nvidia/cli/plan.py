@@ -152,10 +152,10 @@ def _with_options(text: str) -> tuple[str, tuple[str, ...]]:
     return (destination, ()) if separator and not flags else (text, ())
 
 
-def _pair(option: str, text: str) -> tuple[str, str]:
+def _pair(option: str, text: str, form: str = "KEY=VALUE") -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise errors.ConfigError(f"{option} {text}: write it as KEY=VALUE")
+        raise errors.ConfigError(f"{option} {text}: write it as {form}")
     return key, value
 
 
@@ -166,7 +166,9 @@ def _context(options: argparse.Namespace) -> pipeline.Context:
     return pipeline.Context(
         allocated=frozenset(options.allocated) - {"none"} if options.allocated else None,
         image=rules.Image(env=image) if options.image_env else None,
-        holdings=tuple(_holding(*_pair("--held", text)) for text in options.held),
+        holdings=tuple(
+            _holding(*_pair("--held", text, "DEVICE=CONTAINER")) for text in options.held
+        ),
     )
 
 

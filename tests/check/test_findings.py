@@ -384,3 +384,19 @@ def test_host_of_which_only_the_driver_is_recorded(capsys, name):
         "device-node-missing", "gpu-not-answering", "driver-second-copy",
     }  # fmt: skip
     assert {finding["code"] for finding in found} <= known
+
+
+def test_configuration_that_is_named_and_not_there(node, capsys):
+    """What was asked for is never passed over in silence."""
+    given = ["check", "--host", str(node.top), "--containerd-config", "/etc/none.toml"]
+    assert cli.main(given) == 2
+    said = capsys.readouterr().err
+    assert "--containerd-config /etc/none.toml: no such file" in said
+    assert "/etc/containerd/config.toml" in said
+
+
+def test_wrong_settings_are_named_in_the_command(node, capsys):
+    """The command judges the file that was read."""
+    FAULTS["settings-wrong"][0](node)
+    _, found = node.findings(capsys)
+    assert found[0]["command"] == f"nri-nvidia config --check {node.path('settings.toml')}"

@@ -89,4 +89,6 @@ def test_nothing_there_is_said(capsys, tmp_path):
     """With the command that makes one."""
     code, _, err = run(capsys, "validate", "--spec-dir", tmp_path)
     assert (code, "cdi generate --output /etc/cdi" in err) == (1, True)
-    assert run(capsys, "list", "--spec-dir", tmp_path) == (0, "", "")
+    code, out, err = run(capsys, "list", "--spec-dir", tmp_path)
+    assert (code, out) == (0, "")
+    assert err == f"nri-nvidia: there is no specification in {tmp_path}\n"
