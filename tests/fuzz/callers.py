@@ -90,7 +90,7 @@ class Served:
         with contextlib.suppress(ConnectionError):
             await writer.drain()
         channel = grpclib.client.Channel(path=self.path)
-        reply = await v1.ControlStub(channel).status(v1.StatusRequest(), timeout=20)
+        reply = await v1.ControlStub(channel).status(v1.StatusRequest())
         assert json.loads(reply.json) == {"it": "works"}
         channel.close()
         writer.transport.abort()
@@ -108,7 +108,8 @@ def heard(data):
         SERVED.append(Served())
     served = SERVED[0]
     served.wrong.clear()
-    served.loop.run_until_complete(asyncio.wait_for(served.hear(data), 30))
+    # Without a limit in seconds: a search may be stopped for a while and go on.
+    served.loop.run_until_complete(served.hear(data))
     assert not served.wrong, served.wrong
 
 
