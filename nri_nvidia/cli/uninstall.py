@@ -40,7 +40,8 @@ def main(options: argparse.Namespace) -> int:
         )
         return 0
     # Now, since this runs from what is about to be removed, and reads them by modules of that.
-    written = state.places(_settings())
+    sound, said = _settings()
+    written = state.places(sound)
     unit = any(pathlib.Path(each.path).name == model.UNIT for each in todo.entries)
     if live and unit and service.booted():
         service.call("disable", "--now", model.UNIT)
@@ -55,14 +56,24 @@ def main(options: argparse.Namespace) -> int:
             f"removed nri-nvidia {todo.before.version}",
             *(f"{path}: left" for path in todo.stays),
             *stays,
+            *(said if live else ()),
         ]
     )
     return 0
 
 
-def _settings() -> config_model.Config:
-    """Give the settings that say where the daemon wrote; with faults in them, the usual ones."""
+def _settings() -> tuple[config_model.Config, list[str]]:
+    """Give the settings that say where the daemon wrote; with faults in them, the usual ones.
+
+    Then it is said, since what lies at other places is not found.
+    """
     try:
-        return settings.config(None)
-    except errors.ConfigError:
-        return config_model.Config()
+        return settings.config(None), []
+    except errors.ConfigError as error:
+        fault = error.message.partition("\n")[0]
+        said = (
+            f"only the usual places were looked at, since the settings have a fault ({fault}): "
+            "look at those that nri.socket, cdi.directory, hook.directory, inject.volume_dir and "
+            "control.socket name"
+        )
+        return config_model.Config(), [said]

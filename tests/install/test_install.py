@@ -12,6 +12,7 @@ import pytest
 
 import nri_nvidia
 from nri_nvidia import cli
+from nri_nvidia.cli import uninstall
 from nri_nvidia.config import load
 from nri_nvidia.install import apply, environment, model, steps
 from nri_nvidia.install import tree as trees
@@ -175,6 +176,19 @@ def test_uninstallation_leaves_the_settings_alone(root):
     assert cli.main(["uninstall", "--root", str(root)]) == 0
     assert tree(root) - before == {"etc/nri-nvidia", SETTINGS}
     assert before - tree(root) == set()
+
+
+def test_settings_with_a_fault_do_not_keep_it_silent(tmp_path, monkeypatch):
+    """What they meant is not known: the usual places are looked at, and that is said."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setattr("nri_nvidia.config.place.FILE", str(path))
+    path.write_text('nri.socket = "/run/x/nri.sock"\n')
+    assert uninstall._settings()[0].nri.socket == "/run/x/nri.sock"
+    path.write_text('nri.socket = "/run/x/nri.sock"\nlog.level = "loud"\n')
+    found, (said,) = uninstall._settings()
+    assert found.nri.socket == "/var/run/nri/nri.sock"
+    assert f"{path}:2: log.level" in said
+    assert "nri.socket" in said
 
 
 def test_files_of_others_in_its_directories_stay(root):
