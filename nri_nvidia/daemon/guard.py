@@ -132,9 +132,8 @@ class Decider(decider.Decider):
     async def _nodes(self, deadline: float) -> host.Inventory:
         """Give the host as it is, or as it was: nobody waits here for one that hangs."""
         with contextlib.suppress(errors.Error):
-            return await self._watch.inventory(
-                max(deadline - asyncio.get_running_loop().time() - 0.1, 0.05)
-            )
+            left = deadline - _SHARE_FOR_THE_ANSWER - asyncio.get_running_loop().time()
+            return await self._watch.inventory(max(left, _LEAST_WAIT))
         return self._watch.last or host.Inventory()
 
     def _overrule(
