@@ -17,6 +17,9 @@ _SERVICES = {"k3s": "k3s", "rke2": "rke2-server", "k0s": "k0sworker"}
 
 def findings(facts: Facts) -> Iterator[Finding]:
     """Give what keeps containers from reaching us, causes before their consequences."""
+    if not facts.settings.nri.enabled:  # containers are to come by other doors alone
+        yield from _nvidia_runtime(facts)
+        return
     yield from _unreadable(facts)
     yield from _too_old(facts)
     off = [*_misplaced(facts), *_off(facts)]

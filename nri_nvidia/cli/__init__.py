@@ -131,7 +131,7 @@ def complain(error: errors.Error, status: int, options: argparse.Namespace | Non
     never an empty document.
     """
     first, *more = error.message.split("\n")
-    lines = [f"nri-nvidia: {first}", *more, *([f"  {error.hint}"] if error.hint else [])]
+    lines = [f"nri-nvidia: {first}", *more, *_indented(error.hint)]
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"{errors.printable(line)}\n" for line in lines))
     if getattr(options, "json", False):
@@ -158,6 +158,10 @@ def _have_standard_streams() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the output.
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _indented(hint: str) -> list[str]:
+    return [f"  {line}" for line in hint.split("\n")] if hint else []
 
 
 def _forget_output() -> None:

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.add_argument(
         "--output",
         metavar="PATH",
-        help="a directory, such as /etc/cdi or /var/run/cdi, or a file (default: print it)",
+        help="a directory, such as /etc/cdi or /var/run/cdi, made if missing, or a file whose "
+        "name ends in .json (default: print it)",
     )
     listing = verbs.add_parser("list", help="the devices that engines find by name")
     checking = verbs.add_parser("validate", help="check specifications, also against this host")
@@ -64,10 +65,16 @@ def main(options: argparse.Namespace) -> int:
 def _generate(options: argparse.Namespace) -> int:
     kinds = list(dict.fromkeys(options.kind or ["gpu"]))
     into = options.output or ""
-    directory = into.endswith("/") or Path(into or "/dev/null").is_dir()
+    # Engines read a file of ours by no other end of its name.
+    directory = into != "" and not into.endswith(".json")
     if len(kinds) > 1 and not directory:
         raise errors.ConfigError(
             f"{len(kinds)} kinds are as many specifications", hint="name a directory by --output"
+        )
+    if not directory and os.path.lexists(into) and not cdifiles.read(into).kind:
+        raise errors.HostError(
+            f"{into} is there, and is no CDI specification: it is left as it is",
+            hint="name another file, or a directory such as /etc/cdi",
         )
     config = settings.config(options.config)
     rules = config.rules(interpreter=settings.interpreter(config))

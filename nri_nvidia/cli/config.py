@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the settings; with `--check` 1 when the file has a fault."""
-    if options.check:
+    if options.check is not None:
         return _check(options.check, as_json=options.json)
     if options.imported:
         return _import(options.imported, as_json=options.json)

@@ -277,6 +277,15 @@ def test_fault_is_found_first(node, capsys, name):
     assert first["command"]
 
 
+@pytest.mark.parametrize("name", ["runtime-not-running", "nri-off", "nri-socket-missing"])
+def test_no_runtime_is_looked_for_where_nri_is_not_wanted(node, capsys, name):
+    """Containers are to come by other doors alone (`nri.enabled`)."""
+    FAULTS[name][0](node)
+    with node.path("settings.toml").open("a") as settings:
+        settings.write("\n[nri]\nenabled = false\n")
+    assert node.findings(capsys) == (0, [])
+
+
 def test_nothing_is_written(node, capsys):
     """A look changes neither the node nor its times."""
 

@@ -63,8 +63,8 @@ def test_written_listed_and_validated(capsys, live, monkeypatch):
     """The hook is put in place, since without it no container would start."""
     monkeypatch.setattr("nri_nvidia.oci.install.check", lambda _: None)  # pytest's place is 0700
     directory = live / "cdi"
-    words = ["generate", "--config", live / "config.toml", "--output", f"{directory}/"]
-    code, out, err = run(capsys, *words)
+    words = ["generate", "--config", live / "config.toml", "--output", directory]
+    code, out, err = run(capsys, *words)  # the directory is made
     assert (code, err) == (0, "")
     assert out.startswith(f"{directory}/nri-nvidia-gpu.json: nvidia.com/gpu=all, nvidia.com/gpu=0")
     assert (live / "hook/nri-nvidia-hook").exists()
@@ -83,6 +83,18 @@ def test_written_listed_and_validated(capsys, live, monkeypatch):
     assert code == 1
     assert "nvidia.yaml defines the same kind" in out
     assert "/dev/nvidia1 is not on this host" in out
+
+
+@pytest.mark.parametrize("name", ["package.json", "README.md"])
+def test_other_files_are_left_alone(capsys, tmp_path, name):
+    """One that is no specification, or that no engine would read, is not written over."""
+    path = tmp_path / name
+    path.write_text('{"name": "mine"}')
+    code, out, err = run(capsys, "generate", "--host", HOSTS / "debian-8xh100", "--output", path)
+    assert (code, out) == (1, "")
+    assert str(path) in err
+    assert path.read_text() == '{"name": "mine"}'
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_nothing_there_is_said(capsys, tmp_path):

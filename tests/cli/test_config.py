@@ -74,6 +74,12 @@ def test_rules_can_be_read_as_settings_again(capsys, tmp_path):
     assert load.load([load.read(str(path))]) == before
 
 
+def test_check_of_no_name(capsys):
+    """`--check "$F"` with F not set checks nothing, and does not look like success."""
+    assert cli.main(["config", "--check", ""]) == 1
+    assert "No such file" in capsys.readouterr().out
+
+
 def test_check_of_a_file(capsys, file):
     """0 and a word where it is right, 1 and every fault with its line where it is not."""
     path = file('[log]\nlevel = "info"\n')

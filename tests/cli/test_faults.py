@@ -122,6 +122,15 @@ def test_status_where_no_socket_is(capsys, place):
     assert place[:40] in capsys.readouterr().err
 
 
+def test_a_hint_of_several_lines(tmp_path, capsys):
+    """Each fault of the settings is a line of its own where no daemon runs because of them."""
+    path = tmp_path / "config.toml"
+    path.write_text('polcy = "strict"\nlog.level = "loud"\n')
+    assert cli.main(["status", "--config", str(path)]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith(f"  {path}:2: ") for line in lines), lines
+
+
 def test_plan_where_the_host_cannot_be_looked_at(capsys, monkeypatch):
     """It is the refusal that the daemon would give, as JSON."""
 
