@@ -22,31 +22,39 @@ def apply(spec: dict[str, Any], patch: dict[str, Any]) -> None:
     """
     if patch.get("env"):
         process = _table(spec, "process")
-        process["env"] = _env(process.get("env") or [], dict(patch["env"]))
+        process["env"] = _env(_list(process.get("env")), dict(patch["env"]))
     if patch.get("devices"):
         linux = _table(spec, "linux")
         linux["devices"] = _joined(linux.get("devices"), patch["devices"], "path")
     if patch.get("rules"):
         resources = _table(_table(spec, "linux"), "resources")
-        old = resources.get("devices") or []
+        old = _list(resources.get("devices"))
         resources["devices"] = old + [rule for rule in patch["rules"] if rule not in old]
     if patch.get("mounts"):
         spec["mounts"] = _joined(spec.get("mounts"), patch["mounts"], "destination")
     for stage, added in patch.get("hooks", {}).items():
         hooks = _table(spec, "hooks")
-        hooks[stage] = [*(hooks.get(stage) or []), *added]
+        hooks[stage] = _list(hooks.get(stage)) + added
 
 
 def _table(outer: dict[str, Any], key: str) -> dict[str, Any]:
     """Give a table of a table, made where it is missing or null."""
-    inner: dict[str, Any] = outer.get(key) or {}
-    outer[key] = inner
+    inner: dict[str, Any] | None = outer.get(key)
+    if inner is None:
+        inner = outer[key] = {}
     return inner
+
+
+def _list(found: list[Any] | None) -> list[Any]:
+    """Give a list where there is one, or none; 0 and "" are no list, and raise TypeError."""
+    if found is None or isinstance(found, list):
+        return found or []
+    raise TypeError("a list belongs there")
 
 
 def _joined(old: list[Any] | None, new: list[Any], key: str) -> list[Any]:
     taken = {entry[key] for entry in new}
-    return [entry for entry in old or [] if entry.get(key) not in taken] + new
+    return [entry for entry in _list(old) if entry.get(key) not in taken] + new
 
 
 def _env(entries: list[str], changes: dict[str, str]) -> list[str]:

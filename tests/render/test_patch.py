@@ -77,3 +77,21 @@ def test_nothing_is_made_of_nothing():
     assert spec == SPEC
     patch.apply(empty := {}, {"rules": [], "hooks": {}, "env": {}})
     assert empty == {}
+
+
+@pytest.mark.parametrize("empty", [0, "", False, 0.0])
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [
+        (lambda e: {"linux": e}, {"devices": [{"path": "/dev/x"}]}),
+        (lambda e: {"linux": {"devices": e}}, {"devices": [{"path": "/dev/x"}]}),
+        (lambda e: {"process": {"env": e}}, {"env": {"A": "b"}}),
+        (lambda e: {"mounts": e}, {"mounts": [{"destination": "/x"}]}),
+        (lambda e: {"hooks": {"prestart": e}}, {"hooks": {"prestart": [{"path": "/x"}]}}),
+    ],
+)
+def test_what_is_no_config_is_not_made_one(empty, spec, change):
+    """A number or text where a table or list belongs is the runtime's to refuse, as null is not."""
+    with pytest.raises((TypeError, AttributeError)):
+        patch.apply(spec(empty), change)
+    patch.apply(spec(None), change)
