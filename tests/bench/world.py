@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -105,7 +104,7 @@ def make_library(directory: Path) -> images.Library:
     base = library["debian-x11" if "debian-x11" in library.images else "debian"]
     root = directory / "root"
     root.mkdir()
-    _unpack(base, root)
+    base.unpack(root)
     _fill(root)
     layer = _pack(root)
     digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
@@ -120,15 +119,6 @@ def make_library(directory: Path) -> images.Library:
         config=config,
     )
     return attrs.evolve(library, images={**library.images, DEBIAN: image})
-
-
-def _unpack(image: images.Image, root: Path) -> None:
-    name = image.layer["digest"].removeprefix("sha256:")
-    with tarfile.open(image.archive) as archive:
-        layer = archive.extractfile(f"blobs/sha256/{name}")
-        assert layer is not None
-        command = ["tar", "-x", "-p", "--numeric-owner", "-C", str(root)]
-        subprocess.run(command, check=True, input=layer.read())
 
 
 def _fill(root: Path) -> None:

@@ -24,6 +24,15 @@ class Image:
     """The layer's digest and size."""
     config: Mapping[str, Any]
 
+    def unpack(self, root: Path) -> None:
+        """Put its files below a directory that is there, with their owners and modes."""
+        name = self.layer["digest"].removeprefix("sha256:")
+        with tarfile.open(self.archive) as archive:
+            layer = archive.extractfile(f"blobs/sha256/{name}")
+            assert layer is not None
+            with tarfile.open(fileobj=layer) as files:
+                files.extractall(root, filter="fully_trusted", numeric_owner=True)
+
 
 @attrs.frozen(kw_only=True)
 class Library:

@@ -4,7 +4,6 @@
 import json
 import os
 import subprocess
-import tarfile
 import threading
 
 import pytest
@@ -39,11 +38,7 @@ def bundle(tmp_path, library):
     image = library["busybox"]
     place = tmp_path / "bundle"
     (place / "rootfs").mkdir(parents=True)
-    digest = image.layer["digest"].removeprefix("sha256:")
-    with tarfile.open(image.archive) as archive:
-        layer = archive.extractfile(f"blobs/sha256/{digest}")
-        with tarfile.open(fileobj=layer) as files:
-            files.extractall(place / "rootfs", filter="fully_trusted")
+    image.unpack(place / "rootfs")
     write(place, config())
     return place
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,11 +78,7 @@ def make_bundle(directory: Path, image, env: list[str], script: str) -> Path:
     """Make a bundle of the user's, in a user namespace in which he is root."""
     bundle = directory / "bundle"
     (bundle / "rootfs").mkdir(parents=True)
-    digest = image.layer["digest"].removeprefix("sha256:")
-    with tarfile.open(image.archive) as archive:
-        layer = archive.extractfile(f"blobs/sha256/{digest}")
-        with tarfile.open(fileobj=layer) as files:
-            files.extractall(bundle / "rootfs", filter="fully_trusted")
+    image.unpack(bundle / "rootfs")
     ids = [{"containerID": 0, "hostID": USER, "size": 1}]
     config = {
         "ociVersion": "1.0.2",
