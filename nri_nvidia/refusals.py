@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from nri_nvidia import errors
 from nri_nvidia.host import model as host
 from nri_nvidia.request import model as request_model
-from nri_nvidia.request import names, parse
+from nri_nvidia.request import mountlist, names
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _BEGINNING = re.compile(r"(?i:GPU|MIG|MIG-GPU)-[0-9A-Fa-f-]*")
@@ -92,7 +92,7 @@ def unknown(
     request: request_model.GpuRequest, device: str, inventory: host.Inventory
 ) -> errors.RequestError:
     """Say that there is no such GPU, and which there are."""
-    if device == parse.MOUNT_ROOT:
+    if device == mountlist.ROOT:
         return errors.RequestError(
             f"{asked(request, device)}: the devices are named by mounts below it, and none of "
             "them is accepted on this node, or there is none",

@@ -200,7 +200,8 @@ def _text(plan: pipeline.Plan) -> list[str]:
         if reason.hint:
             lines.append(f"  {reason.hint}")
     if request is None:
-        return [*lines, "request: none: the container asks for no GPU"]
+        said = "what it asks for does not count" if plan.reasons else "it asks for no GPU"
+        return [*lines, f"request: none: {said}"]
     devices = ",".join(request.devices) or "none"
     capabilities = ",".join(sorted(map(str, request.capabilities))) or "none"
     lines.append(f"request: {request.variable}: {devices}; capabilities {capabilities}")

@@ -27,7 +27,7 @@ from nri_nvidia.edits import model as edits_model
 from nri_nvidia.oci import bundle, client, install
 from nri_nvidia.render import oci as render
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
+from nri_nvidia.request import mountlist
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ def _of_user(shown: containers.Container, name: str) -> containers.Container:
         mounts=tuple(
             mount
             for mount in shown.mounts
-            if not f"{posixpath.normpath(mount.destination)}/".startswith(f"{parse.MOUNT_ROOT}/")
+            if not f"{posixpath.normpath(mount.destination)}/".startswith(f"{mountlist.ROOT}/")
         ),
         devices=shown.devices,
         hooks=shown.hooks,

@@ -6,20 +6,28 @@ GPU (`none`: `devices` is empty), and GPUs.
 """
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.reasons import Reason
-from nri_nvidia.request import claims, extras, model, names, policy, requirements
+from nri_nvidia.request import (
+    claims,
+    extras,
+    lists,
+    model,
+    mountlist,
+    names,
+    policy,
+    requirements,
+)
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import rules as access_rules
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
-MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 
 @attrs.frozen(kw_only=True)
@@ -47,15 +55,15 @@ def parse(
     """
     env = container.environment()
     legacy = is_legacy_image(env)
-    noted = list(_misread(container.mounts, rules))
+    noted = list(mountlist.misread(container.mounts)) if rules.accept_volume_mounts else []
     channel = (
         _from_annotations(container, rules)
         or _from_pod(container, rules)
-        or _from_mounts(container.mounts, rules)
+        or _from_mounts(container, rules)
         or _from_environment(env, rules, legacy=legacy)
     )
     if channel is None:
-        return Parsed(reasons=tuple(noted))
+        return Parsed(reasons=(*noted, *_nothing_asked(container, env, rules)))
     source, variable, devices = channel
     if source is model.Source.ENV and not _may_use_environment(container, rules):
         noted.append(
@@ -66,9 +74,13 @@ def parse(
                 hint="request.accept_env_when_unprivileged allows it for all",
             )
         )
-        return Parsed(reasons=tuple(noted))
+        return Parsed(reasons=(*noted, *_not_mounted(container, rules)))
     noted += _passed_over(source, variable, devices, env, rules)
     named = extras.named(devices)
+    if source is model.Source.ENV:
+        noted += lists.without_effect(f"{variable}=", _listed(env, rules)[1])
+    joint = "=" if source is model.Source.ENV else ": "
+    noted += lists.beside_name(f"{variable}{joint}", named.devices)
     request = model.GpuRequest(
         source=source,
         devices=named.devices,
@@ -114,14 +126,14 @@ def parse(
 def markers(rules: policy.RequestPolicy) -> tuple[bytes, ...]:
     """Give texts of which a container holds one, in UTF-8, if `parse` reads anything from it.
 
-    One without any of them in its variables, mounts and annotations is no GPU container, whatever
-    else it has; the contrary is not true. Each is what the channels above look for: a variable
-    that is set, the directory in a mount's destination (of the whole path only the names are
-    sure, since it need not be clean), an annotation's prefix.
+    One without any of them in its variables, mounts and annotations is no GPU container, and
+    nothing is to be said of it, whatever else it has; the contrary is not true. Each is what the
+    channels above look for: a variable that is set, the directory in a mount's destination (of
+    the whole path only the names are sure, since it need not be clean), an annotation's prefix.
     """
     variables = (VISIBLE_DEVICES, "CUDA_VERSION", *rules.swarm_resources)
     texts = [f"{name}=" for name in variables]
-    texts += [posixpath.basename(MOUNT_ROOT)] if rules.accept_volume_mounts else []
+    texts.append(posixpath.basename(mountlist.ROOT))  # not accepted, they are told of
     texts += rules.annotation_prefixes
     texts += [containers.PLUGIN_PREFIX] if rules.accept_pod_annotations else []
     # What is no text cannot be in one, either: that no request holds.
@@ -140,7 +152,7 @@ def _passed_over(
         return []
     asked = _from_environment(env, rules, legacy=False)
     # The device plugin sets the variable to the mounts' root as a mark, and CDI's edits to void.
-    if asked is None or asked[2] in {(MOUNT_ROOT,), devices}:
+    if asked is None or asked[2] in {(mountlist.ROOT,), devices}:
         return []
     return [
         Reason(
@@ -161,22 +173,6 @@ def _said(variables: str, env: Mapping[str, str]) -> str:
 def is_legacy_image(env: Mapping[str, str]) -> bool:
     """Tell an old CUDA image: it has CUDA_VERSION and no NVIDIA_REQUIRE_CUDA (empty is none)."""
     return bool(env.get("CUDA_VERSION")) and not env.get("NVIDIA_REQUIRE_CUDA")
-
-
-def device_list(values: Iterable[str]) -> tuple[str, ...] | None:
-    """Read comma lists of devices, taken together; None means "not a GPU container".
-
-    `void` anywhere wins; else the first of the keywords `all` and `none` decides; else the ids
-    without duplicates in the order given. Keywords are case-sensitive.
-    """
-    items = [item.strip() for value in values for item in value.split(",")]
-    items = [item for item in items if item]
-    if not items or "void" in items:
-        return None
-    keyword = next((item for item in items if item in {"all", "none"}), None)
-    if keyword:
-        return ("all",) if keyword == "all" else ()
-    return tuple(dict.fromkeys(items))
 
 
 def capabilities(
@@ -260,62 +256,40 @@ def _from_pod(container: containers.Container, rules: policy.RequestPolicy) -> _
     return (model.Source.ANNOTATION, f"annotation {key}", devices) if devices else None
 
 
-def _mount_requests(mounts: Iterable[containers.Mount]) -> list[str]:
-    """Give what mounts of /dev/null below the root name, e.g. `GPU-…` or `imex/0`."""
-    found = []
-    for mount in mounts:
-        if posixpath.normpath(mount.source) != "/dev/null":
-            continue
-        destination = posixpath.normpath(mount.destination)
-        if destination.startswith(MOUNT_ROOT + "/"):
-            found.append(destination[len(MOUNT_ROOT) + 1 :])
-    return list(dict.fromkeys(found))
-
-
-def _from_mounts(
-    mounts: Iterable[containers.Mount], rules: policy.RequestPolicy
-) -> _Channel | None:
-    if not rules.accept_volume_mounts:
-        return None
-    devices = []
-    for item in _mount_requests(mounts):
-        head, _, rest = item.partition("/")
-        name = _cdi_mount(rest) if head == "cdi" else item
-        if name and head != "imex":
-            devices.append(name)
-    if not devices:
-        return None
-    return (model.Source.MOUNT, f"mounts below {MOUNT_ROOT}", tuple(dict.fromkeys(devices)))
-
-
-def _misread(mounts: Iterable[containers.Mount], rules: policy.RequestPolicy) -> Iterator[Reason]:
-    """Say which mounts name no device though they are where devices are named."""
-    for item in _mount_requests(mounts) if rules.accept_volume_mounts else ():
-        head, _, rest = item.partition("/")
-        if item == "imex" or (head == "cdi" and not _cdi_mount(rest)):
-            yield Reason(
-                code="mount-names-no-device",
-                message=f"the mount {MOUNT_ROOT}/{item} names no device, so it is ignored",
-                hint=f"write {MOUNT_ROOT}/cdi/VENDOR/CLASS/DEVICE, or {MOUNT_ROOT}/imex/CHANNEL",
-            )
-
-
-def _cdi_mount(rest: str) -> str | None:
-    """Read `vendor/class/device` or `vendor/class=device`; None for anything shorter."""
-    vendor, _, remainder = rest.partition("/")
-    kind, separator, device = remainder.partition("=" if "=" in remainder else "/")
-    return f"{vendor}/{kind}={device}" if separator and vendor and kind and device else None
+def _from_mounts(container: containers.Container, rules: policy.RequestPolicy) -> _Channel | None:
+    devices = mountlist.devices(container.mounts) if rules.accept_volume_mounts else ()
+    return (model.Source.MOUNT, f"mounts below {mountlist.ROOT}", devices) if devices else None
 
 
 def _from_environment(
     env: Mapping[str, str], rules: policy.RequestPolicy, *, legacy: bool
 ) -> _Channel | None:
-    names = [name for name in rules.swarm_resources if name in env] or [VISIBLE_DEVICES]
-    values = [env[name] for name in names if name in env]
-    if not values:
+    variables, members = _listed(env, rules)
+    if not variables:
         return (model.Source.ENV, VISIBLE_DEVICES, ("all",)) if legacy else None
-    devices = device_list(values)
-    return None if devices is None else (model.Source.ENV, ",".join(names), devices)
+    devices = lists.devices(members)
+    return None if devices is None else (model.Source.ENV, variables, devices)
+
+
+def _listed(env: Mapping[str, str], rules: policy.RequestPolicy) -> tuple[str, tuple[str, ...]]:
+    """Give the variables that count, joined by commas, and the members of their lists."""
+    found = [name for name in rules.swarm_resources if name in env] or [VISIBLE_DEVICES]
+    found = [name for name in found if name in env]
+    return ",".join(found), lists.items(env[name] for name in found)
+
+
+def _not_mounted(container: containers.Container, rules: policy.RequestPolicy) -> Iterator[Reason]:
+    if not rules.accept_volume_mounts:
+        yield from mountlist.not_accepted(container.mounts)
+
+
+def _nothing_asked(
+    container: containers.Container, env: Mapping[str, str], rules: policy.RequestPolicy
+) -> Iterator[Reason]:
+    """Say what of a container that asks for nothing reads as if it did."""
+    yield from _not_mounted(container, rules)
+    variables, members = _listed(env, rules)
+    yield from lists.without_effect(f"{variables}=", members)
 
 
 def _may_use_environment(container: containers.Container, rules: policy.RequestPolicy) -> bool:
@@ -328,12 +302,12 @@ def imex_channels(container: containers.Container, rules: policy.RequestPolicy) 
         return ()
     env = container.environment(IMEX_CHANNELS)
     if rules.accept_volume_mounts:
-        asked = [m[5:] for m in _mount_requests(container.mounts) if m.startswith("imex/")]
+        asked = mountlist.channels(container.mounts)
         if asked:
-            return tuple(asked)
+            return asked
     if IMEX_CHANNELS not in env or not _may_use_environment(container, rules):
         return ()
-    channels = device_list([env[IMEX_CHANNELS]])
+    channels = lists.devices(lists.items([env[IMEX_CHANNELS]]))
     return () if channels is None or channels == ("all",) else channels
 
 
@@ -365,13 +339,11 @@ def _held(
 ) -> claims.Held:
     """Give what policy lets a request have; raises RequestError by NVIDIA's own rules."""
     source = access_rules.source(request)
-    mounted = rules.accept_volume_mounts and any(
-        item.startswith("imex/") for item in _mount_requests(container.mounts)
-    )
+    mounted = rules.accept_volume_mounts and bool(mountlist.channels(container.mounts))
     if named.imex_channels:
         imex = (source, request.variable)
     elif mounted:
-        imex = (access_rules.Source.MOUNT, f"mounts below {MOUNT_ROOT}/imex")
+        imex = (access_rules.Source.MOUNT, f"mounts below {mountlist.ROOT}/imex")
     else:
         imex = (access_rules.Source.ENV, IMEX_CHANNELS)
     return claims.hold(

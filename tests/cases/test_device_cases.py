@@ -8,7 +8,7 @@ from nri_nvidia.edits import devices, model
 from nri_nvidia.host import proc, reach, root
 from nri_nvidia.render import cdi
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
+from nri_nvidia.request import mountlist, parse
 from tests import inventories
 from tests.cases import test_cases
 from tests.cases.test_cases import NOW, expect_error, of, rules
@@ -82,7 +82,7 @@ def test_imex(name, tree):
         return
     found = host(tree, given["host"])
     mounts = tuple(
-        containers.Mount(source="/dev/null", destination=f"{parse.MOUNT_ROOT}/imex/{channel}")
+        containers.Mount(source="/dev/null", destination=f"{mountlist.ROOT}/imex/{channel}")
         for channel in given["imex_request"]
     )
     shown = containers.Container(env=("NVIDIA_VISIBLE_DEVICES=0",), mounts=mounts)

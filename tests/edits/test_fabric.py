@@ -4,7 +4,7 @@
 import pytest
 
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import model, parse
+from nri_nvidia.request import model, mountlist
 from tests import inventories
 from tests.field.harness import asked, codes, decide, requests
 
@@ -16,7 +16,7 @@ def test_a_group_that_is_not_there_is_named_as_it_was_asked_for(group):
     """By its variable, an annotation, a mount or a name in the list of devices."""
     name, variable = f"nvidia.com/{group}=all", f"NVIDIA_{group.upper()}=enabled"
     mount = containers.Mount(
-        source="/dev/null", destination=f"{parse.MOUNT_ROOT}/cdi/nvidia.com/{group}/all"
+        source="/dev/null", destination=f"{mountlist.ROOT}/cdi/nvidia.com/{group}/all"
     )
     mounts = requests(accept_volume_mounts=True)
     for plan, said in (
@@ -29,7 +29,7 @@ def test_a_group_that_is_not_there_is_named_as_it_was_asked_for(group):
         ),
         (
             decide(inventories.EIGHT, mounts=(mount,), rules=mounts),
-            f"mounts below {parse.MOUNT_ROOT}: {name}",
+            f"mounts below {mountlist.ROOT}: {name}",
         ),
     ):
         assert codes(plan) == ["group-not-there"]

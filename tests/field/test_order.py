@@ -72,11 +72,19 @@ def test_none_is_no_gpu(value):
     assert f"{harness.LIBRARY_DIR}/bin/nvidia-smi" in harness.mounted(plan)
 
 
-@pytest.mark.parametrize("value", [None, "", " ", ",", "void", "0,void", "void,all"])
+@pytest.mark.parametrize("value", [None, "", " ", ",", "void"])
 def test_nothing_is_nothing(value):
     """FC-074: void, empty and unset leave the container untouched, without a word."""
     env = ("PATH=/bin",) if value is None else asked(value)
     assert decide(EIGHT, *env) == pipeline.Plan(decision=pipeline.Decision.IGNORE)
+
+
+@pytest.mark.parametrize("value", ["0,void", "void,all"])
+def test_void_beats_what_stands_beside_it(value):
+    """FC-074: nothing is given, and that the rest of the list has no effect is said."""
+    plan = decide(EIGHT, *asked(value))
+    assert (plan.decision, plan.request, bool(plan.edits)) == ("ignore", None, False)
+    assert [reason.code for reason in plan.reasons] == ["devices-without-effect"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nri_nvidia import pipeline
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse, policy
+from nri_nvidia.request import mountlist, policy
 from nri_nvidia.request import rules as access_rules
 from nri_nvidia.testing import host_spec
 from tests import inventories
@@ -104,7 +104,7 @@ def test_management_is_for_namespaces_that_may():
 def claim(*names):
     """Give the mounts by which a device plugin names what it allocated."""
     return tuple(
-        containers.Mount(source="/dev/null", destination=f"{parse.MOUNT_ROOT}/{name}", type="bind")
+        containers.Mount(source="/dev/null", destination=f"{mountlist.ROOT}/{name}", type="bind")
         for name in names
     )
 
@@ -120,7 +120,7 @@ def test_mounts_beat_a_faked_variable(rules, value):
     assert UUIDS[2] in plan.reasons[0].message
 
 
-@pytest.mark.parametrize("value", [UUIDS[2], "void", "", parse.MOUNT_ROOT])
+@pytest.mark.parametrize("value", [UUIDS[2], "void", "", mountlist.ROOT])
 def test_variables_that_go_with_the_mounts_are_no_finding(value):
     """FC-079: the plugin's own mark, void, and the same device say nothing else."""
     plan = decide(inventories.EIGHT, *asked(value), rules=TRUSTED, mounts=claim(UUIDS[2]))

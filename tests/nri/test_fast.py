@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nri_nvidia import pipeline
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.nri import convert, plugin
-from nri_nvidia.request import parse, policy
+from nri_nvidia.request import mountlist, parse, policy
 from nri_nvidia.ttrpc import errors, testing, wire
 from tests import inventories
 
@@ -28,7 +28,7 @@ variables = st.one_of(
     st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(["", "all", "0", "void"])),
     st.sampled_from(NAMES),
 )
-ROOTS = (parse.MOUNT_ROOT, "/var/run//nvidia-container-devices", "/var/./run/nvidia-container-devices",
+ROOTS = (mountlist.ROOT, "/var/run//nvidia-container-devices", "/var/./run/nvidia-container-devices",
          "/var/run/x/../nvidia-container-devices", "/run/nvidia-container-devices", "/data")  # fmt: skip
 mounts = st.builds(
     lambda root, name, source, options: messages.mount(f"{root}/{name}", source, *options),

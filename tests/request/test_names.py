@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nri_nvidia import errors, pipeline
 from nri_nvidia.oci import bundle
-from nri_nvidia.request import container, model, names, parse, policy
+from nri_nvidia.request import container, model, mountlist, names, parse, policy
 from tests import inventories
 
 UUID = inventories.UUIDS[3]
@@ -21,7 +21,7 @@ def decide(*env, inventory=inventories.EIGHT, mounts=(), annotations=None, rules
     shown = container.Container(
         env=env,
         mounts=tuple(
-            container.Mount(source="/dev/null", destination=f"{parse.MOUNT_ROOT}/{each}")
+            container.Mount(source="/dev/null", destination=f"{mountlist.ROOT}/{each}")
             for each in mounts
         ),
         annotations={} if annotations is None else annotations,
@@ -187,7 +187,7 @@ def test_namespaces_whose_pods_may_manage():
 
 def test_mark_of_the_mounts_alone_says_what_to_set():
     """The device plugin's mark without accepted mounts is an error that names the setting."""
-    plan = decide(f"NVIDIA_VISIBLE_DEVICES={parse.MOUNT_ROOT}", rules=policy.RequestPolicy())
+    plan = decide(f"NVIDIA_VISIBLE_DEVICES={mountlist.ROOT}", rules=policy.RequestPolicy())
     assert codes(plan) == ["volume-mounts-not-accepted"]
     assert "request.accept_volume_mounts" in plan.reasons[0].hint
 

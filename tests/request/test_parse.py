@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_nvidia import pipeline
-from nri_nvidia.request import container, model, parse, policy
+from nri_nvidia.request import container, model, mountlist, parse, policy
 from nri_nvidia.request import rules as access_rules
 from tests import inventories
 from tests.field import harness
@@ -30,10 +30,67 @@ def test_later_entry_wins():
     assert parsed.request is None
 
 
-@pytest.mark.parametrize("value", ["", " ", ",", "void", "0,void", " void "])
+@pytest.mark.parametrize("value", ["", " ", ",", "void", " void ", "void,void"])
 def test_not_a_gpu_container(value):
-    """Empty and `void` are nothing at all, whatever stands beside them."""
+    """Empty and `void` are nothing at all, and there is nothing to say of it."""
     assert read(f"NVIDIA_VISIBLE_DEVICES={value}") == parse.Parsed()
+
+
+@pytest.mark.parametrize(
+    ("value", "devices", "lost"),
+    [
+        ("0,void", None, "0"),
+        ("void,all,9", None, "all, 9"),
+        ("none,9", (), "9"),
+        ("all,GPU-typo", ("all",), "GPU-typo"),
+        ("all,none", ("all",), "none"),
+        ("1,none,1", (), "1"),
+        ("0,nvidia.com/gpu=all", ("0", "nvidia.com/gpu=all"), "0"),
+        ("0,ALL", ("0", "ALL"), "0"),
+        ("all,all", ("all",), ""),
+        ("all,nvidia.com/gpu=all", ("all",), ""),
+        ("0,1,0", ("0", "1"), ""),
+    ],
+)
+def test_what_a_keyword_leaves_without_effect_is_said(value, devices, lost):
+    """One keyword decides over a list, as in NVIDIA's stack; the other members are named."""
+    parsed = read(f"NVIDIA_VISIBLE_DEVICES={value}")
+    assert (parsed.request and parsed.request.devices) == devices
+    assert [reason.code for reason in parsed.reasons] == ["devices-without-effect"] * bool(lost)
+    assert not lost or f": {lost} has no effect" in parsed.reasons[0].message
+
+
+def test_lists_of_annotations_and_mounts():
+    """A CDI name like a keyword decides there; beside it a channel keeps its effect."""
+    asked = {"cdi.k8s.io/x": "nvidia.com/gpu=0,nvidia.com/gpu=all,nvidia.com/imex-channel=2"}
+    parsed = read(annotations=asked)
+    assert parsed.request.imex_channels == ("2",)
+    (reason,) = parsed.reasons
+    assert reason.message.startswith("annotation cdi.k8s.io/x: nvidia.com/gpu=0,nvidia.com/gpu=a")
+    assert reason.message.endswith(": nvidia.com/gpu=0 has no effect")
+
+
+def test_several_variables_are_one_list():
+    """What one resource variable says may leave another's without effect."""
+    rules = policy.RequestPolicy(swarm_resources=("A", "B"))
+    parsed = read("A=0", "B=none", rules=rules)
+    assert parsed.request.devices == ()
+    assert parsed.reasons[0].message.startswith("A,B=0,none: none decides alone")
+
+
+def test_mounts_that_do_not_count_are_told():
+    """Where nothing else is asked for, the setting that keeps a mount from counting is named."""
+    claim = container.Mount(source="/dev/null", destination=f"{mountlist.ROOT}/0")
+    (reason,) = read(mounts=(claim,)).reasons
+    assert reason.code == "volume-mounts-not-accepted"
+    assert f"{mountlist.ROOT} name 0" in reason.message
+    assert "request.accept_volume_mounts" in reason.message
+    assert read("NVIDIA_VISIBLE_DEVICES=1", mounts=(claim,)).reasons == ()
+    rules = policy.RequestPolicy(accept_env_when_unprivileged=False)
+    parsed = read("NVIDIA_VISIBLE_DEVICES=1", mounts=(claim,), rules=rules)
+    assert [each.code for each in parsed.reasons] == [
+        "environment-not-accepted", "volume-mounts-not-accepted",
+    ]  # fmt: skip
 
 
 def test_unprivileged_environment_can_be_refused_with_a_reason():
