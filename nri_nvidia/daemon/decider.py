@@ -3,7 +3,6 @@
 
 import asyncio
 import collections
-import contextlib
 import logging
 import re
 import time
@@ -24,6 +23,7 @@ from nri_nvidia.daemon import (
     hostwatch,
     ledger,
     leftovers,
+    looks,
     recorder,
     volumekeeper,
 )
@@ -92,6 +92,7 @@ class Decider:
         self._volumes = keeper
         self._watch = watch
         self._reports = reports
+        self._looks = looks.Looks(watch, place, keeper)
         self._cri = cri.Cri()
         self.leftovers = leftovers.Leftovers(
             self._cri, self.ledger, lambda: self.connection.runtime_name, self.stop_container
@@ -217,12 +218,10 @@ class Decider:
         assert parsed.request is not None
         channels = fabric.channel_numbers(parsed.request)
         await self._watch.have_channels(channels, max(by - now(), _LEAST_WAIT))
-        look = volumes = None
-        with contextlib.suppress(RuntimeError):  # those that wait for them say what is wrong
-            look, volumes = self._watch.begin(), self._volumes.begin()
-        rules = await self._complete_rules(by - now())
-        inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), look)
-        ready = await self._volumes.ready(volumes)
+        begun = self._looks.begin(self.hook if rules.inject.hook else None)
+        inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), begun.host)
+        rules = await self._complete_rules(by - now(), begun.hook)
+        ready = await self._volumes.ready(begun.volumes)
         if exclusive := rules.request.access.exclusive:
             await self.holdings.known(by - now())
         # Nothing is awaited from here until the ledger has it: no two can be given one GPU.
@@ -242,13 +241,15 @@ class Decider:
                 self._volumes.note_use(mount.source)
         return plan
 
-    async def _complete_rules(self, left: float) -> pipeline.Policy:
+    async def _complete_rules(
+        self, left: float, look: "asyncio.Future[hookplace.Installed] | None"
+    ) -> pipeline.Policy:
         """Give the rules with the interpreter of a hook that is in place now."""
         rules = self.rules
         hook = rules.inject.hook
         if hook is None:
             return rules
-        interpreter = await self.place.ready(self.hook, max(left, _LEAST_WAIT))
+        interpreter = await self.place.ready(self.hook, max(left, _LEAST_WAIT), look)
         if hook.interpreter != interpreter:
             hook = attrs.evolve(hook, interpreter=interpreter)
             completed = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
@@ -256,6 +257,10 @@ class Decider:
                 self.rules = completed
             return completed
         return rules
+
+    def close(self) -> None:
+        """Let the thread of its looks go."""
+        self._looks.close()
 
     @property
     def volume_problem(self) -> host.Problem | None:

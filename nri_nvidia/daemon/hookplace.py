@@ -39,11 +39,28 @@ class HookPlace:
         self._look: asyncio.Future[Installed] | None = None
         self._worker = worker.Worker("hook")
 
-    async def ready(self, settings: model.Hook, limit: float) -> str:
-        """Give the interpreter; raises HostError where the hook is not there after `limit` s."""
+    def begin(self, settings: model.Hook, batch: worker.Batch) -> "asyncio.Future[Installed]":
+        """Look in a batch, unless a look is under way."""
+        if self._look is None or self._look.done():
+            self._look = batch.add(functools.partial(_ensure, settings, self._known), self._worker)
+        return self._look
+
+    async def ready(
+        self,
+        settings: model.Hook,
+        limit: float,
+        begun: "asyncio.Future[Installed] | None" = None,
+    ) -> str:
+        """Give the interpreter; raises HostError where the hook is not there after `limit` s.
+
+        `begun` is a look by `begin` that will do.
+        """
         try:
-            async with asyncio.timeout(limit):
-                self._known = await self._looked(settings)
+            known = begun.result() if begun and begun.done() else None
+            if known is None or known.settings != settings:
+                async with asyncio.timeout(limit):
+                    known = await self._looked(settings)
+            self._known = known
         except TimeoutError:
             fault = errors.HostError(
                 f"the hook was not in place below {settings.directory} within {limit:.1f} s",
@@ -61,7 +78,7 @@ class HookPlace:
             )
         else:
             self.fault = None
-            return self._known.interpreter
+            return known.interpreter
         if str(fault) != str(self.fault):
             logger.error("no container can be given a GPU: %s", fault)
         self.fault = fault

@@ -66,10 +66,12 @@ class HostWatch:
             self._load_at = 0.0
             self.module_problems = ()
 
-    def begin(self) -> "asyncio.Future[Seen]":
+    def begin(self, batch: worker.Batch | None = None) -> "asyncio.Future[Seen]":
         """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
         if self._look is None or self._look.done():
-            self._look = self._looker.run(self._see)
+            self._look = (
+                batch.add(self._see, self._looker) if batch else self._looker.run(self._see)
+            )
         return self._look
 
     async def inventory(
@@ -157,9 +159,7 @@ class HostWatch:
     async def _seen(self, limit: float, begun: "asyncio.Future[Seen] | None") -> Seen:
         try:
             look = begun or self.begin()
-            if look.done():
-                return look.result()
-            return await asyncio.wait_for(asyncio.shield(look), limit)
+            return await worker.within(limit, look)
         except TimeoutError:
             raise errors.HostError(
                 f"this host's NVIDIA files could not be read within {limit:.1f} s",

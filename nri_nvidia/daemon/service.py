@@ -284,9 +284,9 @@ class Service:
         self._holders.close()
         if self._adoption is not None:
             self._adoption.cancel()
-        for part in (self._watch, self._place, self._keeper, self._reader, self._cdi):
+        parts = (self._watch, self._place, self._keeper, self._reader, self._cdi, self._decider)
+        for part in (*parts, self._standing):
             part.close()
-        self._standing.close()
 
     async def _in_time(self, call: Callable[[], T], what: str) -> T:
         """Read or write a file in a thread: it may be on a disk that hangs, or be a fifo."""

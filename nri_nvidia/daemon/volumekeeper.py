@@ -75,10 +75,11 @@ class VolumeKeeper:
             self._look, self._stamps, self._building, self.problem = None, {}, set(), None
             self._retry_at = 0.0
 
-    def begin(self) -> "asyncio.Future[Look] | None":
+    def begin(self, batch: worker.Batch | None = None) -> "asyncio.Future[Look] | None":
         """Start to look, unless that is under way; raises RuntimeError where no thread is free."""
         if self._volumes is not None and (self._look is None or self._look.done()):
-            self._look = self._looker.run(functools.partial(_look, self._volumes, self._stamps))
+            look = functools.partial(_look, self._volumes, self._stamps)
+            self._look = batch.add(look, self._looker) if batch else self._looker.run(look)
         return self._look
 
     async def ready(self, begun: "asyncio.Future[Look] | None" = None) -> Mapping[str, str]:
@@ -90,9 +91,7 @@ class VolumeKeeper:
             look = begun or self.begin()
             if look is None:
                 return {}
-            if not look.done():
-                await asyncio.wait_for(asyncio.shield(look), _LIMIT)
-            wanted, found = look.result()
+            wanted, found = await worker.within(_LIMIT, look)
         except (TimeoutError, OSError, RuntimeError):
             return {}
         self._forget_changed(wanted, found)
