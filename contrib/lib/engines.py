@@ -53,6 +53,9 @@ WANTED = (
     Wanted("podman-4", "client", "podman", ("podman",), r"4\.3\.", long=True),
     Wanted("podman", "client", "podman", ("podman",), r"[45]\.", long=True),
     Wanted("conmon", "client", "conmon", ("conmon",), r"", long=True),
+    # Debian 12's, whose --device takes paths alone, and one that takes CDI's names.
+    Wanted("buildah-1.28", "client", "buildah", ("buildah",), r"1\.28\.", long=True),
+    Wanted("buildah", "client", "buildah", ("buildah",), r"1\.", long=True),
     # Judges metrics and alert rules; a package of its own since Debian 13, of 2.53 and later.
     Wanted("promtool", "client", "promtool", ("promtool",), r"", long=True),
     # Asks a daemon for its metrics, and answers what each panel of the dashboard asks.

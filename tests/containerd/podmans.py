@@ -29,9 +29,12 @@ ln -s {top}/node/etc/containers /run/etc/containers
 mkdir -p /run/etc/cdi
 mount -n --bind {top}/cdi /run/etc/cdi
 mount -n --rbind /run/etc /etc
-if mountpoint -q /sys/fs/cgroup/unified; then umount -n /sys/fs/cgroup/unified; fi
+{cgroups}
 exec "$0" pause
 """
+# crun drops the device rules where there are two trees.
+ONE_TREE = "if mountpoint -q /sys/fs/cgroup/unified; then umount -n /sys/fs/cgroup/unified; fi"
+UNIFIED = "umount -n -R /sys/fs/cgroup; mount -n -t cgroup2 cgroup2 /sys/fs/cgroup"
 CONTAINERS = """
 [engine]
 runtime = "{runtime}"
@@ -62,7 +65,7 @@ class Podman:
     """A place where podman runs as if it were alone, as a user or as root.
 
     `more` are further lines of the script that makes its mount namespace. A user is mapped alone,
-    which needs no subordinate ids.
+    which needs no subordinate ids. With `unified` it sees cgroups of version 2 alone.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Podman:
         user: int = 0,
         more: str = "",
         release: str = "podman",
+        unified: bool = False,
     ) -> None:
         self._user = user
         self.directory = Path(tempfile.mkdtemp(prefix="nnp-", dir="/tmp"))
@@ -115,7 +119,8 @@ class Podman:
                 os.chown(path, user, user)
         self._holder = subprocess.Popen(
             ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c",
-             more + PRIVATE.format(top=self.directory), probe],
+             more + PRIVATE.format(top=self.directory, cgroups=UNIFIED if unified else ONE_TREE),
+             probe],
             stdin=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )  # fmt: skip
         end = time.monotonic() + PATIENCE
@@ -131,12 +136,13 @@ class Podman:
         """What starts a program in the mount namespace."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"]
 
-    def _command(self, *words: str) -> list[str]:
+    def command(self, *words: str, program: Path | None = None) -> list[str]:
+        """Give the command that calls podman, or another program in its place and with its files."""
         env = [f"{key}={value}" for key, value in self._env.items()]
         number = str(self._user)
         user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups"]
         become = user if self._user else []
-        return [*self.space, *become, "env", "-i", *env, str(self._podman), *words]
+        return [*self.space, *become, "env", "-i", *env, str(program or self._podman), *words]
 
     def load(self, image: images.Image) -> None:
         """Import an image's files."""
@@ -146,7 +152,7 @@ class Podman:
             member = archive.extractfile(f"blobs/sha256/{digest}")
             assert member is not None
             layer.write_bytes(member.read())
-        subprocess.run(self._command("import", str(layer), IMAGE), check=True, capture_output=True)
+        subprocess.run(self.command("import", str(layer), IMAGE), check=True, capture_output=True)
         layer.unlink()
 
     @contextlib.asynccontextmanager
@@ -162,7 +168,7 @@ class Podman:
             word for key, value in (env or {}).items() for word in ("-e", f"{key}={value}")
         ]
         chosen = ["--runtime", str(runtime)] if runtime else []
-        done = await doors.run(*self._command(
+        done = await doors.run(*self.command(
             *chosen, "run", "-d", "--pull", "never", "--network", "none", "--name", name,
             *([] if self._user else ["--cgroup-parent", self._cgroup]), "--cap-add", "MKNOD",
             *variables, *options, IMAGE, "/probe", "pause",
@@ -170,9 +176,9 @@ class Podman:
         try:
             if done.code:
                 raise doors.RefusedError(done.stderr)
-            yield doors.Inside(name, self._command(*chosen, "exec", name))
+            yield doors.Inside(name, self.command(*chosen, "exec", name))
         finally:
-            await doors.run(*self._command(*chosen, "rm", "-f", "-t", "0", name))
+            await doors.run(*self.command(*chosen, "rm", "-f", "-t", "0", name))
 
     def close(self) -> None:
         """End what is left of it."""

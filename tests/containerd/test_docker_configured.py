@@ -128,6 +128,20 @@ async def test_builds(docker, kit):
         assert "nvidiactl" not in await container.probe("ls", "/dev")
 
 
+async def test_buildkits_own_devices(docker, request):
+    """BuildKit in docker 28 lists what CDI knows, and lets no build have it by `RUN --device`."""
+    if "docker-28" not in request.node.callspec.id:
+        pytest.skip("older BuildKits know no CDI")
+    lines = [ASKING[0], "RUN --device=nvidia.com/gpu=1 /probe ls /dev"]
+    for option, said in (
+        (["--allow", "device"], "granting entitlement device is not allowed"),
+        ([], "only supported in Dockerfile frontend 1.14.0-labs"),
+    ):
+        done = await docker.build(lines, "--progress", "plain", *option, kit=True)
+        assert done.code != 0
+        assert said in done.stdout + done.stderr
+
+
 async def test_a_build_that_asks_for_what_is_not_there(docker):
     """It fails with the sentence."""
     lines = [ASKING[0], "ENV NVIDIA_VISIBLE_DEVICES=9", ASKING[2]]
