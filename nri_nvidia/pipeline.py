@@ -169,6 +169,8 @@ def plan(
         )
     except errors.Error as error:
         decided = attrs.evolve(refused(error, request), driver_version=inventory.driver_version)
+    if not noted and verdict.rule is None:
+        return decided
     return attrs.evolve(decided, reasons=(*noted, *decided.reasons), rule=verdict.rule)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import attrs
 
 from nri_nvidia import errors, refusals
+from nri_nvidia.host import derived, reach
 from nri_nvidia.host import model as host
-from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import model as request_model
 from nri_nvidia.request import names
@@ -20,7 +20,7 @@ _BUS_ID = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\
 _MOST_DEVICES = 1024  # more than any node has; other containers wait meanwhile
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Assigned:
     """One thing that a container gets: a whole GPU, or a MIG device of it."""
 
@@ -69,7 +69,8 @@ def resolve(request: request_model.GpuRequest, inventory: host.Inventory) -> All
     if nothing:
         return Allocation()
     if everything:
-        return _all_gpus(request, inventory)
+        usual = _all_that_are_well(inventory)
+        return Allocation(assigned=usual) if usual else _all_gpus(request, inventory)
     found = [_find(request, device, inventory) for device in request.devices]
     for item in found:
         problem = reach.out_of_reach(item.gpu, item.mig, inventory) if item.gpu.problem else None
@@ -140,16 +141,31 @@ def require_driver(request: request_model.GpuRequest, inventory: host.Inventory)
         )
 
 
+@derived.kept
+def _all_that_are_well(inventory: host.Inventory) -> tuple[Assigned, ...]:
+    """Give all there is where nothing is to be said of any GPU, else nothing."""
+    if any(gpu.mig_enabled and not gpu.mig_devices for gpu in inventory.usable):
+        return ()
+    found = _every(inventory)
+    well = all(reach.out_of_reach(item.gpu, item.mig, inventory) is None for item in found)
+    return found if well else ()
+
+
+def _every(inventory: host.Inventory) -> tuple[Assigned, ...]:
+    """Give each GPU that is not divided, and each MIG device of those that are."""
+    return tuple(
+        Assigned(gpu=gpu, mig=mig)
+        for gpu in inventory.usable
+        for mig in (gpu.mig_devices if gpu.mig_enabled else (None,))
+    )
+
+
 def _all_gpus(request: request_model.GpuRequest, inventory: host.Inventory) -> Allocation:
     """Give all that can be had; one GPU that is out of reach does not hide the others."""
-    found = []
     for gpu in inventory.usable:
         if gpu.mig_enabled and not gpu.mig_devices:
             refusals.require_nvml(request, request.devices[0], inventory)
-        if gpu.mig_enabled:
-            found += [Assigned(gpu=gpu, mig=mig) for mig in gpu.mig_devices]
-        else:
-            found.append(Assigned(gpu=gpu))
+    found = _every(inventory)
     problems = {
         item: problem
         for item in found

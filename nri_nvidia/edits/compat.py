@@ -86,7 +86,14 @@ def _barred(
     )
     if not known:
         return _no("no-version", "this node tells no version to compare its own with")
-    return _shadow(container, inject.library_dir)
+    if is_shadowed(container, inject.library_dir):
+        libraries, first = _searched(inject.library_dir)
+        return _no(
+            "shadowed",
+            f"LD_LIBRARY_PATH has {libraries}, which beats all else, without {first} before it",
+            hint=f"put {first} before it, as CUDA images do",
+        )
+    return None
 
 
 def _by_gpu(allocation: resolve.Allocation, inventory: host.Inventory, *, always: bool) -> Choice:
@@ -112,18 +119,17 @@ def _by_gpu(allocation: resolve.Allocation, inventory: host.Inventory, *, always
     return _yes("data-center-gpu", "the version decides")
 
 
-def _shadow(container: containers.Container, library_dir: str) -> Choice | None:
-    """Refuse where the image's own search path would find some of the host's libraries first."""
+def is_shadowed(container: containers.Container, library_dir: str) -> bool:
+    """Tell where the image's search path would find some of the host's libraries first."""
     text = container.environment("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")
     places = [posixpath.normpath(each) for each in text.split(":") if each]
-    libraries, first = f"{library_dir}/lib64", f"{library_dir}/lib"
-    if libraries not in places or first in places[: places.index(libraries)]:
-        return None
-    return _no(
-        "shadowed",
-        f"LD_LIBRARY_PATH has {libraries}, which beats all else, without {first} before it",
-        hint=f"put {first} before it, as CUDA images do",
-    )
+    libraries, first = _searched(library_dir)
+    return libraries in places and first not in places[: places.index(libraries)]
+
+
+def _searched(library_dir: str) -> tuple[str, str]:
+    """Give the directory of the host's libraries, and that which has to be before it."""
+    return f"{library_dir}/lib64", f"{library_dir}/lib"
 
 
 def _yes(code: str, why: str) -> Choice:

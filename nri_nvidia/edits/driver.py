@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver files: libraries, binaries, firmware and sockets, each a bind mount (layout `files`)."""
 
+import functools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,6 +13,7 @@ from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model as request_model
 
+_KEPT_PLACES, _KEPT_LENGTH = 512, 256
 _SOCKET_OPTIONS = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
 DIRECTORIES = {
     host.FileKind.LIBRARY: "lib64",
@@ -46,7 +48,7 @@ def build(
     """
     # Of two mounts that turn out to be at one place the stricter counts.
     own = {_place(m.destination): m for m in sorted(mounts, key=lambda m: "ro" in m.options)}
-    if own.keys().isdisjoint(_above(inventory, capabilities, library_dir)):
+    if own.keys().isdisjoint(above(inventory, capabilities, library_dir)):
         return _undisturbed(inventory, capabilities, library_dir, whole)
     return _build(capabilities, inventory, own, library_dir, whole)
 
@@ -63,7 +65,7 @@ def _undisturbed(
 
 
 @derived.kept
-def _above(
+def above(
     inventory: host.Inventory, capabilities: frozenset[request_model.Capability], library_dir: str
 ) -> frozenset[str]:
     """Give all places of ours and what is above them: a mount elsewhere changes nothing."""
@@ -71,11 +73,16 @@ def _above(
     for file in inventory.files:
         if selected(file, capabilities):
             found.update(_destinations(file, library_dir))
-    above = found
-    while above:
-        above = {posixpath.dirname(place) for place in above} - found
-        found |= above
+    further = found
+    while further:
+        further = {posixpath.dirname(place) for place in further} - found
+        found |= further
     return frozenset(found)
+
+
+def places(mounts: Iterable[containers.Mount]) -> frozenset[str]:
+    """Give where a container's own mounts are."""
+    return frozenset([_place(mount.destination) for mount in mounts])
 
 
 def _build(
@@ -261,8 +268,16 @@ def _mount(file: host.DriverFile, destination: str) -> model.MountEdit:
 
 def _place(destination: str) -> str:
     """Give a mount's place, by the name that images' own link makes of it."""
+    return _known(destination) if len(destination) <= _KEPT_LENGTH else _cleaned(destination)
+
+
+def _cleaned(destination: str) -> str:
     place = posixpath.normpath(destination)
     return place.removeprefix("/var") if _is_below(place, "/var/run") else place
+
+
+# Most containers have their mounts at the same places.
+_known = functools.lru_cache(maxsize=_KEPT_PLACES)(_cleaned)
 
 
 def _users_mount(

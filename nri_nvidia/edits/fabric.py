@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from nri_nvidia import errors, refusals, resolve
 from nri_nvidia.edits import devices, model
+from nri_nvidia.host import derived, reach
 from nri_nvidia.host import model as host
-from nri_nvidia.host import reach
 from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import extras
@@ -64,6 +64,21 @@ def build(
     mounts, kept = _mounts(wanted, inventory, container.mounts)
     edits = devices.given(nodes, taken).merged(model.ContainerEdits(mounts=mounts))
     return edits, (*_missing(request, inventory, container), *kept)
+
+
+@derived.kept
+def above(inventory: host.Inventory) -> frozenset[str]:
+    """Give the places of what comes with groups, and all above: a mount elsewhere is no matter.
+
+    Each also by the name that it has without /var, as `driver.places` tells a mount's.
+    """
+    found: set[str] = set()
+    for mount in inventory.extra_mounts:
+        place = mount.destination
+        while place not in found:
+            found.add(place)
+            place = posixpath.dirname(place)
+    return frozenset({*found, *(place.removeprefix("/var") for place in found)})
 
 
 def channel_numbers(request: request_model.GpuRequest) -> frozenset[int]:

@@ -4,7 +4,7 @@
 import attrs
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class HookOptions:
     """How the hook is run.
 
@@ -23,7 +23,7 @@ class HookOptions:
     report_socket: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class InjectOptions:
     """Where driver files go in a container: everything of ours is below `library_dir`.
 

@@ -120,12 +120,14 @@ def allocation(
 
     Where the driver's files are there as well, nothing is left to give.
     """
+    if not container.devices or not request.devices:
+        return None
     found = tuple(
         resolve.Assigned(gpu=gpu, mig=mig)
         for gpu in gpus(container, inventory)
         for mig in _divided(container, gpu, inventory) or (None,)
     )
-    if not found or not request.devices:
+    if not found:
         return None
     driver = next((m for m in container.mounts if _is_libcuda(m.destination)), None)
     listed = _listed(found)
