@@ -11,6 +11,9 @@ from nri_nvidia.request import mountlist, names
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _BEGINNING = re.compile(r"(?i:GPU|MIG|MIG-GPU)-[0-9A-Fa-f-]*")
+_SPAN = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_PLACE = re.compile(r"[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{2}\.[0-7]")
+_LISTED = "nri-nvidia devices lists them"
 _MIN_PREFIX_DIGITS = 8
 _MOST_LISTED = 16
 _LONGEST_SHOWN = 400
@@ -103,9 +106,33 @@ def unknown(
     have = _ranges(inventory) if _INDEX.fullmatch(names.plain(device)) else _named(inventory)
     return errors.RequestError(
         f"{asked(request, device)}: no such GPU{_short(device)}; this node has {have}",
-        hint="nri-nvidia devices lists them",
+        hint=_works(names.plain(device), inventory) or _LISTED,
         code="no-such-gpu",
     )
+
+
+def _works(text: str, inventory: host.Inventory) -> str:
+    """Say how to write what is written otherwise elsewhere; empty where nothing like it is there.
+
+    Tools name GPUs by spans of indices, as lspci does by bus ids without their domain, and by the
+    digits of UUIDs alone.
+    """
+    if match := _SPAN.fullmatch(text):
+        first, last = int(match[1]), int(match[2])
+        meant = [str(gpu.index) for gpu in inventory.usable if first <= gpu.index <= last]
+        return f"a span is not read; write {','.join(meant) or 'each index, as 0,1'}"
+    if _PLACE.fullmatch(text):
+        wanted = text.lower().rjust(len("00:00.0"), "0")
+        found = [gpu.bus_id for gpu in inventory.gpus if gpu.bus_id.endswith(f":{wanted}")]
+        return f"a PCI bus id is read with its domain; write {found[0]}" if found else ""
+    uuids = [gpu.uuid for gpu in inventory.usable]
+    uuids += [mig.uuid for _, mig in mig_devices(inventory)]
+    begun = text.lower()
+    heads = {each[:4] for each in uuids if begun and each[4:].lower().startswith(begun)}
+    if is_too_short(f"GPU-{text}") or len(heads) != 1:
+        return ""
+    (head,) = heads
+    return f"a UUID is read with what stands before its digits; write {head}{text}"
 
 
 def unknown_mig(
@@ -116,7 +143,7 @@ def unknown_mig(
     return errors.RequestError(
         f"{asked(request, device)}: no such MIG device{_short(device)}; "
         f"this node has {_few(known) or 'none'}",
-        hint="nri-nvidia devices lists them",
+        hint=_LISTED,
         code="no-such-mig-device",
     )
 

@@ -7,13 +7,14 @@ import sys
 
 import attrs
 
-from nri_nvidia import errors, limits, pipeline
+from nri_nvidia import errors, limits, pipeline, resolve
 from nri_nvidia.cli import output, settings, shared
 from nri_nvidia.config import model as config_model
 from nri_nvidia.host import cache, model
 from nri_nvidia.oci import bundle
 from nri_nvidia.render import cdi, document, oci
 from nri_nvidia.request import container as containers
+from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse, rules
 
 _OPTIONS = re.compile(r"[a-z]{2,}(?:=[^,]*)?(?:,[a-z]{2,}(?:=[^,]*)?)*")
@@ -60,6 +61,7 @@ def main(options: argparse.Namespace) -> int:
         config = settings.config(options.config)
         host = cache.Cache(settings.host(config, options.host))
         context = _context(options)
+        context = attrs.evolve(context, holdings=_found(context.holdings, host))
         spec = {} if options.spec is None else bundle.read(options.spec)
         container = _container(options, bundle.container(spec))
     except (errors.RequestError, errors.ConfigError) as error:
@@ -102,7 +104,7 @@ def _decided(
         return pipeline.plan(container, model.Inventory(), settled, context)
     try:
         settled = config.rules(interpreter=settings.interpreter(config))
-        host.refresh_nvml()
+        _ask_nvml(host)
         return pipeline.plan(container, host.get(), settled, context)
     except errors.HostError as error:
         return pipeline.refused(error, parse.parse(container, settled.request).request)
@@ -185,6 +187,35 @@ def _holding(device: str, holder: str) -> limits.Holding:
         mig=mig,
         container=containers.Container(id=holder, name=holder),
     )
+
+
+def _ask_nvml(host: cache.Cache) -> None:
+    if host.nvml_stale:
+        host.refresh_nvml()
+
+
+def _found(holdings: tuple[limits.Holding, ...], host: cache.Cache) -> tuple[limits.Holding, ...]:
+    """Give what is held as the host calls it; raises ConfigError for what it does not have.
+
+    Where the host cannot say, they stay as they are: the decision has the reason then.
+    """
+    found: list[limits.Holding] = []
+    for held in holdings:
+        asked = request_model.GpuRequest(
+            source=request_model.Source.ENV, variable="--held", devices=(held.mig or held.gpu,)
+        )
+        try:
+            _ask_nvml(host)
+            (item,) = resolve.resolve(asked, host.get()).assigned
+        except errors.HostError:
+            found.append(held)
+        except errors.RequestError as error:
+            raise errors.ConfigError(error.message, hint=error.hint) from error
+        else:
+            mig = item.mig.uuid if item.mig else ""
+            gpu = "" if mig else item.gpu.uuid
+            found.append(attrs.evolve(held, gpu=gpu, mig=mig, minor=item.gpu.minor))
+    return tuple(found)
 
 
 def _complain(plan: pipeline.Plan) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verbs make of the options that they share: the settings, and the host to look at."""
 
+import os
 import pathlib
 
 import attrs
@@ -11,6 +12,9 @@ from nri_nvidia.config import model
 from nri_nvidia.host import model as host_model
 from nri_nvidia.host import options as host_options
 from nri_nvidia.oci import install
+
+_PARTS = ("proc", "nvml.json", "dev.nodes")
+_MOST_NAMED = 16
 
 
 def config(path: str | None) -> model.Config:
@@ -32,6 +36,7 @@ def host(settings: model.Config, directory: str | None) -> host_options.Options:
             f"--host {directory or repr(directory)}: not a directory that can be read",
             hint="a recorded host is a tree laid out like /, with proc/driver/nvidia in it",
         )
+    _require_recording(directory)
     recorded = host_options.Options.for_recorded(directory)
     given = settings.host
     return attrs.evolve(
@@ -42,6 +47,33 @@ def host(settings: model.Config, directory: str | None) -> host_options.Options:
         library_search_paths=given.library_search_paths,
         create_device_nodes=given.create_device_nodes,
     )
+
+
+def _require_recording(directory: str) -> None:
+    """Raise ConfigError for a directory that holds no host: it would pass for one without a GPU.
+
+    A recording has at least one of these, and as a rule all three.
+    """
+    top = pathlib.Path(directory)
+    if _is_recording(top):
+        return
+    try:
+        names = sorted(each.name for each in top.iterdir() if _is_recording(each))
+    except OSError:
+        names = []
+    below = f"; below it are {', '.join(names[:_MOST_NAMED])}" if names else ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    raise errors.ConfigError(
+        f"--host {directory}: no recorded host: it has no {', '.join(_PARTS)}{below}{more}",
+        hint=f"name one of them: --host {top / names[0]}"
+        if names
+        else "a recorded host is a tree laid out like /, with proc in it; nri-nvidia devices "
+        "--record DIR writes one of this node",
+    )
+
+
+def _is_recording(top: pathlib.Path) -> bool:
+    return any(os.path.lexists(top / part) for part in _PARTS)
 
 
 def interpreter(settings: model.Config) -> str:

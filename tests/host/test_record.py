@@ -167,6 +167,7 @@ def test_a_directory_in_use_is_refused(tree, tmp_path, capsys):
     """Nothing is written over, and what is there is named; an empty directory will do."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter").touch()
+    tree.put("/proc/devices", "Character devices:\n")
     given = ["devices", "--host", str(tree.top), "--record"]
     assert cli.main([*given, str(tmp_path / "mine")]) == 2
     assert "letter" in capsys.readouterr().err

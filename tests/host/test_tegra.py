@@ -157,6 +157,7 @@ def test_the_board_is_told():
 
 def test_a_board_without_lists(tree, plan):
     """No list: the sentence names the directory and what to install; nothing is given."""
+    tree.put("/proc/devices", "Character devices:\n")
     tree.put("/etc/nv_tegra_release", "# R35 (release), REVISION: 4.1, GCID: 1\n")
     (problem, unreachable) = tree.scan().problems
     assert tegra.DIRECTORY in problem.message
@@ -169,6 +170,7 @@ def test_a_board_without_lists(tree, plan):
 
 def test_a_list_that_names_nothing_there(tree, plan):
     """With lists of another board no node is found, and no container is created without a GPU."""
+    tree.put("/proc/devices", "Character devices:\n")
     tree.put("/etc/nv_tegra_release", "# R35 (release), REVISION: 4.1, GCID: 1\n")
     tree.put(f"{tegra.DIRECTORY}/devices.csv", "dev, /dev/nvhost-gpu\n")
     status, found = plan("all", host=tree.top)
