@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Container, Sequence
+from typing import Any, NoReturn
 
 import nri_nvidia
 from nri_nvidia import errors
@@ -50,6 +51,32 @@ EXAMPLES = {
         "for all users; install does it, too",
     ),
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says of wrong use how the verb is used which was meant, to programs as well.
+
+    argparse's own has what a verb does not know told by the parser of the whole command.
+    """
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse, and raise SystemExit for what is not known."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and raise SystemExit."""
+        if "--json" in self._given:
+            hint = f"{self.prog} --help shows how it is used"
+            _print_error(errors.Error(message, hint=hint, code="wrong-use"))
+        super().error(message)
 
 
 class NotRunningError(errors.Error):
@@ -93,7 +120,7 @@ def parser(chosen: Container[str] = VERBS) -> argparse.ArgumentParser:
 
     A verb's module is imported when it is chosen: `plan` must not pay for the daemon's imports.
     """
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="nri-nvidia",
         description=nri_nvidia.__doc__,
         epilog="nri-nvidia VERB --help has more of each. "
@@ -135,11 +162,19 @@ def complain(error: errors.Error, status: int, options: argparse.Namespace | Non
     with contextlib.suppress(OSError):
         sys.stderr.write("".join(f"{errors.printable(line)}\n" for line in lines))
     if getattr(options, "json", False):
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        with contextlib.suppress(OSError):
-            output.print_json({"error": told})
-            sys.stdout.flush()
+        _print_error(error)
     return status
+
+
+def _print_error(error: errors.Error) -> None:
+    with contextlib.suppress(OSError):
+        output.print_json({"error": error_document(error)})
+        sys.stdout.flush()
+
+
+def error_document(error: errors.Error) -> dict[str, str]:
+    """Give an error as programs read it."""
+    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _have_standard_streams() -> None:

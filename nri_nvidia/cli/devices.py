@@ -2,17 +2,18 @@
 """`nri-nvidia devices`: what a host has, as a decision would see it."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import attrs
 
-from nri_nvidia import errors
+from nri_nvidia import cli, errors
 from nri_nvidia.cli import daemon, output, settings, shared
-from nri_nvidia.host import cache, model, query, record
+from nri_nvidia.host import cache, model, record
 
 _TITLES = ("GPU", "UUID", "MINOR", "BUS ID", "MODEL", "MEMORY", "ARCH", "BRAND")
 _MOST_NODES = 64
+_LATER = " (the daemon makes it when a container asks for it)"
 _KINDS = (
     model.FileKind.BINARY,
     model.FileKind.LIBRARY,
@@ -47,20 +48,64 @@ def main(options: argparse.Namespace) -> int:
     kept = cache.Cache(settings.host(config, options.host))
     answer = kept.refresh_nvml()
     if options.record is not None:
-        output.print_lines(_recorded(kept, answer, options.record))
+        written = record.record(kept.options, answer.report, options.record)
+        if options.json:
+            output.print_json(attrs.asdict(written))
+        else:
+            output.print_lines(_recorded(written))
         return 0
-    found = kept.get()
+    found, made = _look(kept)
+    trouble = _trouble(found)
     if options.json:
-        output.print_json(document(found))
+        told = {"error": cli.error_document(trouble)} if trouble else {}
+        output.print_json({**document(found), **told})
     elif options.list:
-        output.print_lines(_paths(found))
+        output.print_lines(_paths(found, made))
     else:
-        output.print_lines(text(found, "" if found.nvml_state == "ok" else answer.reason))
-    return 0 if found.driven and not found.problems else 1
+        nvml = "" if found.nvml_state == "ok" else answer.reason
+        output.print_lines(text(found, nvml, made))
+    if trouble and (options.json or options.list):
+        return cli.complain(trouble, 1)
+    return 1 if trouble else 0
 
 
-def _recorded(kept: cache.Cache, answer: query.Answer, directory: str) -> list[str]:
-    written = record.record(kept.options, answer.report, directory)
+def _look(kept: cache.Cache) -> tuple[model.Inventory, frozenset[str]]:
+    """Give what a host has, and the paths of nodes that its daemon would make.
+
+    On a recorded host those are missing; on this one the look itself makes them, as a decision.
+    """
+    found = kept.get()
+    if not kept.options.recorded:
+        return found, frozenset()
+    there = cache.Cache(attrs.evolve(kept.options, create_device_nodes=False)).get()
+    made = _existing(found) - _existing(there)
+    return attrs.evolve(there, problems=found.problems), made
+
+
+def _existing(inventory: model.Inventory) -> frozenset[str]:
+    return frozenset(node.path for node in inventory.nodes if node.exists)
+
+
+def _trouble(inventory: model.Inventory) -> errors.Error | None:
+    """Give what first keeps containers from a GPU here, None where nothing does."""
+    for problem in inventory.problems:
+        return errors.HostError(problem.message, hint=problem.hint, code=problem.code)
+    if inventory.driven:
+        return None
+    if inventory.hardware:
+        return errors.HostError(
+            "the NVIDIA driver is not loaded on this node",
+            hint="load it: modprobe nvidia; dmesg says why if that fails",
+            code="driver-not-loaded",
+        )
+    return errors.HostError(
+        "this node has no NVIDIA GPU",
+        hint="lspci -d 10de: shows what NVIDIA devices the PCI bus has",
+        code="no-gpu-on-node",
+    )
+
+
+def _recorded(written: record.Recording) -> list[str]:
     counts = f"{written.files} files, {written.links} links, {written.nodes} device nodes"
     return [
         f"recorded in {written.directory}: {counts}",
@@ -79,8 +124,11 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
     return sorted(map(str, value)) if isinstance(value, frozenset) else value
 
 
-def text(inventory: model.Inventory, nvml: str) -> list[str]:
-    """Give an inventory as lines; `nvml` says why NVML gave no answer."""
+def text(inventory: model.Inventory, nvml: str, made: Collection[str] = ()) -> list[str]:
+    """Give an inventory as lines; `nvml` says why NVML gave no answer.
+
+    `made` are the paths of nodes that are missing and will be made.
+    """
     lines = [*settings.kind(inventory), f"driver: {_driver(inventory)}"]
     if inventory.libraries_version and inventory.libraries_version != inventory.driver_version:
         lines.append(f"driver files: {inventory.libraries_version}")
@@ -117,7 +165,7 @@ def text(inventory: model.Inventory, nvml: str) -> list[str]:
             node.path,
             f"{node.major}:{node.minor}",
             f"{node.mode:04o}",
-            "" if node.exists else "missing",
+            "" if node.exists else f"missing{_LATER if node.path in made else ''}",
         )
         for node in dict.fromkeys(inventory.nodes)
     ]
@@ -143,9 +191,9 @@ def _state(gpu: model.Gpu) -> str:
     return "not answering" if gpu.problem else "MIG" if gpu.mig_enabled else ""
 
 
-def _paths(inventory: model.Inventory) -> Iterator[str]:
+def _paths(inventory: model.Inventory, made: Collection[str]) -> Iterator[str]:
     """Give the paths of all that a container may be given, nodes first, then files by kind."""
-    nodes = (node.host_path for node in inventory.nodes if node.exists)
+    nodes = (node.host_path for node in inventory.nodes if node.exists or node.path in made)
     files = sorted(inventory.files, key=lambda file: (_KINDS.index(file.kind), file.source))
     extra = (mount.source for mount in inventory.extra_mounts)
     yield from dict.fromkeys((*nodes, *(file.source for file in files), *extra))

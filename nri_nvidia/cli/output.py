@@ -19,7 +19,8 @@ def print_json(document: Any) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines, with what would steer a terminal made visible."""
-    print("\n".join(errors.printable(line, _LONGEST_LINE) for line in lines))
+    for line in lines:
+        print(errors.printable(line, _LONGEST_LINE))
 
 
 def plain(document: Any) -> Any:

@@ -117,5 +117,73 @@ def test_a_gpu_that_does_not_answer_is_shown(tmp_path, capsys):
     assert "GPU is lost [gpu-not-answering]" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("no-gpu", "no-gpu-on-node"), ("debian-module-unloaded", "driver-not-loaded"),
+     ("debian-mismatch", "driver-version-mismatch")],
+)  # fmt: skip
+def test_why_nothing_can_be_given(capsys, name, code):
+    """--list says it beside the paths that there are, --json has it as its error."""
+    host = ["devices", "--host", str(HOSTS / name)]
+    assert cli.main([*host, "--json"]) == 1
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert error["code"] == code
+    assert said.err.startswith(f"nri-nvidia: {error['message']}\n  {error['hint']}")
+    assert cli.main([*host, "--list"]) == 1
+    listed = capsys.readouterr()
+    assert listed.err == said.err
+    assert (listed.out == "") is (name == "no-gpu")
+    assert "" not in listed.out.splitlines()
+
+
+def test_no_error_where_a_gpu_can_be_had(capsys):
+    """Then neither has one, and nothing is said."""
+    assert cli.main(["devices", "--host", str(HOSTS / "rhel-2xt4"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert ("error" in json.loads(said.out), said.err) == (False, "")
+
+
+def test_a_node_that_is_missing_is_shown_as_check_does(capsys, tmp_path):
+    """A recording that lacks a node is told so, and that it is made when asked for, if it is."""
+    host = ["--host", str(HOSTS / "ubuntu-1xl4")]
+    assert cli.main(["devices", *host]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    missing = {line.split()[0] for line in lines if "  missing (the daemon makes it" in line}
+    assert missing == {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    assert cli.main(["check", *host, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {each["message"].split()[0] for each in found} == missing
+    assert cli.main(["devices", *host, "--list"]) == 0
+    assert missing < set(capsys.readouterr().out.splitlines())
+    settings = tmp_path / "config.toml"
+    settings.write_text("host.create_device_nodes = false\n")
+    assert cli.main(["devices", *host, "--config", str(settings)]) == 1
+    shown = capsys.readouterr().out
+    assert "the daemon makes it" not in shown
+    assert "/dev/nvidia-uvm is missing [device-node-missing]" in shown
+
+
+def test_a_node_of_other_numbers_is_not_said_to_be_made(capsys, tmp_path):
+    """Nothing is made in the place of what is there: it stays a problem."""
+    top = tmp_path / "host"
+    _copy("ubuntu-1xl4", top)
+    with (top / "dev.nodes").open("a") as file:
+        file.write("c 7 0 0666 0 0 /dev/nvidia-uvm\n")
+    assert cli.main(["devices", "--host", str(top)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("  /dev/nvidia-uvm ")]
+    assert row.endswith("missing")
+
+
+def test_a_recording_is_told_to_programs(capsys, tmp_path):
+    """--record with --json says what was written, and where."""
+    host = ["devices", "--host", str(HOSTS / "ubuntu-1xl4")]
+    assert cli.main([*host, "--record", str(tmp_path / "new"), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["directory"] == str(tmp_path / "new")
+    assert set(written) == {"directory", "files", "links", "nodes"}
+
+
 def _copy(name, top):
     shutil.copytree(HOSTS / name, top, symlinks=True)

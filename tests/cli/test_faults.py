@@ -177,6 +177,34 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
+    ("words", "prog"),
+    [
+        (["plan", "--bogus"], "nri-nvidia plan"),
+        (["status", "extra"], "nri-nvidia status"),
+        (["configure", "docker", "--bogus"], "nri-nvidia configure docker"),
+        (["cdi", "list", "--bogus"], "nri-nvidia cdi list"),
+        (["--bogus", "plan"], "nri-nvidia"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_wrong_use_shows_how_the_verb_is_used(capsys, words, prog, as_json):
+    """What a verb does not know is told with that verb's own usage, to programs as an error."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words, *["--json"] * as_json])
+    said = capsys.readouterr()
+    assert caught.value.code == 2
+    assert said.err.startswith(f"usage: {prog} [-h]")
+    assert f"\n{prog}: error: unrecognized arguments: " in said.err
+    if as_json:
+        error = json.loads(said.out)["error"]
+        assert error["code"] == "wrong-use"
+        assert error["message"].startswith("unrecognized arguments: ")
+        assert error["hint"].startswith(f"{prog} --help")
+    else:
+        assert said.out == ""
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["status"], ["explain", "x"], ["devices", "--free"], ["config", "--config", "/nonexistent"],

@@ -49,6 +49,12 @@ def test_columns_of_rows_of_different_length():
     assert output.columns([("a", "b"), ("cc", "d", "e"), ("f",)]) == ["a   b", "cc  d  e", "f"]
 
 
+def test_no_lines_are_no_line(capsys):
+    """An empty list prints nothing, so that `| wc -l` counts right."""
+    output.print_lines([])
+    assert capsys.readouterr().out == ""
+
+
 def test_sizes():
     """Bytes are written as a person reads them; 0 is not known."""
     assert [output.size(n) for n in (0, 512, 85520809984)] == ["", "512 B", "79.65 GiB"]
