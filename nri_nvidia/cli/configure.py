@@ -12,8 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from nri_nvidia import errors
+from nri_nvidia.check import containerd as known
 from nri_nvidia.cli import output
 from nri_nvidia.configure import containerd, engines, files, model
+from nri_nvidia.install import model as install
 
 ENGINES = {
     "containerd": (containerd.propose, "switch NRI on (1.7; 2.x has it on)"),
@@ -24,6 +26,8 @@ ENGINES = {
 }
 _RUNTIME = "nri-nvidia-runtime"
 _VERSIONS = {"containerd": r"\sv?(\d+\.\d+\S*)", "crio": r"version:?\s+v?(\d+\.\d+\S*)"}
+_PROGRAMS = {name: "dockerd" if name == "docker" else name for name in ENGINES}
+_BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 _PASSED = ("unit", "require", "default", "cdi", "builds", "transparent")
 _LIMIT = 5
 _LONGEST = 20_000
@@ -88,9 +92,12 @@ def main(options: argparse.Namespace) -> int:
         _tell(options, changes, ["put back; restart the engine for it to count"], done=True)
         return 0
     propose, _ = ENGINES[options.engine]
-    proposal = propose(disk, _options(options, disk))
+    chosen = _options(options, disk)
+    proposal = propose(disk, chosen)
     needed = proposal.needed
     notes = list(proposal.notes)
+    if needed:
+        notes += [*_not_there(options, disk, needed), *_not_to_last(options, chosen, needed)]
     if not needed:
         if not notes or options.engine not in {"containerd", "crio"}:
             notes.append("everything is as it should be: nothing to do")
@@ -147,6 +154,56 @@ def _options(given: argparse.Namespace, disk: files.Disk) -> model.Options:
         runtime=_runtime(named["runtime_path"]) if "runtime_path" in named else "",
         user=_home("CONFIG", ".config") if own else "",
         **{name: named[name] for name in _PASSED if name in named},
+    )
+
+
+def _not_there(
+    given: argparse.Namespace, disk: files.Disk, needed: Iterable[model.File | model.Link]
+) -> Iterator[str]:
+    """Say that the engine is nowhere to be found, and which new file is for it then."""
+    program = _PROGRAMS[given.engine]
+    new = [each.path for each in needed if isinstance(each, model.File) and each.before is None]
+    there = given.root == "/" and shutil.which(program)
+    there = there or any(program in disk.names(place) for place in _BINARIES)
+    places = known.PLACES if given.engine == "containerd" else ()
+    there = there or any(disk.text(place) is not None for place in places)
+    if not new or there or vars(given).get("engine_version"):
+        return
+    searched = f"no such program on PATH or in {', '.join(_BINARIES)}"
+    searched += f"; no {', '.join(places)}" if places else ""
+    files_are = "is a new file" if len(new) == 1 else "are new files"
+    another = "" if given.engine == "nerdctl" else "; --config names another"
+    yield (
+        f"no {given.engine} was found here ({searched}): {', '.join(new)} {files_are}, for one "
+        f"that is installed later{another}"
+    )
+
+
+def _not_to_last(
+    given: argparse.Namespace,
+    chosen: model.Options,
+    needed: Iterable[model.File | model.Link],
+) -> Iterator[str]:
+    """Say that a path which goes into the engine's files is of a place that may go away."""
+    written = [each.target if isinstance(each, model.Link) else each.after for each in needed]
+    if (
+        not chosen.runtime
+        or given.runtime_path
+        or not any(chosen.runtime in text for text in written)
+    ):
+        return
+    place = pathlib.Path(chosen.runtime).parent.parent
+    if place.is_relative_to(install.HOME) or not (place / "pyvenv.cfg").exists():
+        return
+    lasting = f"{install.HOME}/bin/{_RUNTIME}"
+    do = (
+        f"name the installed one: --runtime-path {lasting}"
+        if os.access(lasting, os.X_OK)
+        else f"nri-nvidia install puts it at {lasting}: do that first, and then this"
+    )
+    yield (
+        f"{chosen.runtime} is in a virtual environment: when that is moved or removed, "
+        f"{given.engine} starts no container by it; {do}"
     )
 
 

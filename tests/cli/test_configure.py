@@ -102,6 +102,79 @@ def test_our_runtime_is_found_beside_the_program(capsys, node, tmp_path, monkeyp
     assert str(beside) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("engine", configure.ENGINES)
+def test_an_engine_that_is_not_there(capsys, tmp_path, engine):
+    """A new file for it is told as that, with its path; a program, or its own file, is enough."""
+    program = "dockerd" if engine == "docker" else engine
+    given = [engine, "--apply"]
+    code, out, err = run(capsys, tmp_path, *given)
+    assert code == 0
+    assert f"no {engine} was found here" in err
+    new = [line.split()[1] for line in out.splitlines() if line.startswith("+++ /etc")]
+    assert f"{', '.join(new)} {'is a new file' if len(new) == 1 else 'are new files'}" in err
+    assert "was found here" not in run(capsys, tmp_path, *given)[2]  # nothing is to be done
+    run(capsys, tmp_path, engine, "--undo")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin" / program).touch()
+    assert "was found here" not in run(capsys, tmp_path, *given)[2]
+
+
+def test_a_containerd_of_k3s_is_one(capsys, tmp_path):
+    """It brings its own program, and has its own file."""
+    place = tmp_path / "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    place.parent.mkdir(parents=True)
+    place.write_text("version = 2\n")
+    code, out, err = run(capsys, tmp_path, "containerd")
+    assert (code, "config.toml.tmpl" in out, "was found here" in err) == (0, True, False)
+
+
+@pytest.mark.parametrize(
+    "words", [["docker"], ["podman"], ["nerdctl"], ["containerd", "--transparent"]]
+)
+def test_a_path_in_a_virtual_environment_is_told(capsys, tmp_path, monkeypatch, words):
+    """It goes away with the environment: the note names it and what to do; elsewhere none is."""
+    program = tmp_path / "venv/bin/nri-nvidia"
+    program.parent.mkdir(parents=True)
+    beside = program.parent / "nri-nvidia-runtime"
+    beside.write_text("#!/bin/sh\n")
+    beside.chmod(0o755)
+    (tmp_path / "node").mkdir()
+    monkeypatch.setattr("sys.argv", [str(program)])
+
+    def said(*more):
+        assert cli.main(["configure", *words, *more, "--root", str(tmp_path / "node")]) == 0
+        return capsys.readouterr().err
+
+    assert "virtual environment" not in said()
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    note = next(line for line in said().splitlines() if "virtual environment" in line)
+    assert note.startswith(f"nri-nvidia: {beside} is in a virtual environment")
+    assert "nri-nvidia install puts it at /opt/nri-nvidia/bin/nri-nvidia-runtime" in note
+    assert "virtual environment" not in said("--runtime-path", str(beside))
+    monkeypatch.setattr(configure.install, "HOME", str(tmp_path))
+    assert "virtual environment" not in said()
+
+
+def test_the_installed_program_is_named_where_there_is_one(capsys, tmp_path, monkeypatch):
+    """Then nothing has to be installed first."""
+    for place in ("venv", "home"):
+        (tmp_path / place / "bin").mkdir(parents=True)
+        runtime = tmp_path / place / "bin/nri-nvidia-runtime"
+        runtime.write_text("#!/bin/sh\n")
+        runtime.chmod(0o755)
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "venv/bin/nri-nvidia")])
+    monkeypatch.setattr(configure.install, "HOME", str(tmp_path / "home"))
+    assert cli.main(["configure", "docker", "--root", str(tmp_path)]) == 0
+    assert f"--runtime-path {tmp_path}/home/bin/nri-nvidia-runtime" in capsys.readouterr().err
+
+
+def test_a_file_without_our_path_needs_no_note(capsys, tmp_path):
+    """NRI is switched on without the name of a program."""
+    assert cli.main(["configure", "containerd", "--root", str(tmp_path)]) == 0
+    assert "virtual environment" not in capsys.readouterr().err
+
+
 def test_a_user_has_files_and_a_record_of_its_own(capsys, tmp_path, monkeypatch):
     """docker and podman without root: nothing of the system is read or written."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
