@@ -18,6 +18,7 @@ import attrs
 from nri_nvidia import errors
 from nri_nvidia.check import containerd, containers, model
 from nri_nvidia.config import model as config_model
+from nri_nvidia.config import place
 from nri_nvidia.host import cache
 from nri_nvidia.host import model as host
 from nri_nvidia.host import options as host_options
@@ -77,6 +78,7 @@ def gather(where: Where) -> model.Facts:
         listener=_listener(root, where.settings.nri.socket),
         processes=processes,
         own_plugins=tuple(path for path in plugins if _OWN_PLUGIN.search(path)),
+        unit=any(root.stat(path) is not None for path in place.UNITS),
         others=_others(root, plugins),
         inventory=inventory,
         inventory_error=error,

@@ -123,9 +123,10 @@ class Facts:
 
     `uid` is None on a recorded host, as is what cannot be asked there. `status` is the daemon's
     status document, `status_error` why there is none. `own_plugins` are links to us in the
-    runtime's plugin directory. `selinux` is None without SELinux, else whether containers may use
-    devices. `fabric_switches` tells NVSwitches. `ldconfig` is the host's, empty where there is
-    none, None where that is not recorded.
+    runtime's plugin directory, and `unit` tells whether systemd has a unit of ours. `selinux` is
+    None without SELinux, else whether containers may use devices. `fabric_switches` tells
+    NVSwitches. `ldconfig` is the host's, empty where there is none, None where that is not
+    recorded.
     """
 
     recorded: bool = False
@@ -137,6 +138,7 @@ class Facts:
     listener: Listener = Listener.LISTENING
     processes: tuple[Process, ...] = ()
     own_plugins: tuple[str, ...] = ()
+    unit: bool = False
     others: Others = attrs.field(factory=Others)
     inventory: host.Inventory | None = None
     inventory_error: host.Problem | None = None

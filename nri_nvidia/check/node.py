@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from nri_nvidia import pipeline
-from nri_nvidia.check import driver
+from nri_nvidia.check import driver, runtime
 from nri_nvidia.check.model import Facts, Finding, Process, Severity
 from nri_nvidia.config import place
 from nri_nvidia.host import model as host
@@ -91,11 +91,11 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
             code="daemon-not-running",
             severity=Severity.ERROR,
             message=f"{facts.status_error}: containers are created without their GPUs",
-            command="systemctl enable --now nri-nvidia",
+            command=_start(facts),
         )
         return
-    runtime = facts.status["runtime"]
-    if not (runtime["registered"] or runtime.get("off")):
+    told = facts.status["runtime"]
+    if not (told["registered"] or told.get("off")):
         yield Finding(
             code="not-registered",
             severity=Severity.ERROR,
@@ -114,10 +114,17 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
             f"{names}{more}",
             command=driver.recreate(missed[0], missed[0]["id"]),
         )
-    for told in facts.status["findings"]:
+    for each in facts.status["findings"]:
         yield driver.of_problem(
-            host.Problem(code=told["code"], message=told["message"], hint=told["hint"]), _LOG
+            host.Problem(code=each["code"], message=each["message"], hint=each["hint"]), _LOG
         )
+
+
+def _start(facts: Facts) -> str:
+    """Give what starts the daemon; without a unit, what puts it on the node and starts it."""
+    if facts.own_plugins:
+        return runtime.restart(facts)
+    return "systemctl enable --now nri-nvidia" if facts.unit else "nri-nvidia install"
 
 
 def _name(entry: dict[str, str]) -> str:

@@ -45,7 +45,8 @@ def _config(facts: Facts) -> str:
     return facts.runtime.files[0] if facts.runtime.files else containerd.DEFAULT_PATH
 
 
-def _restart(facts: Facts) -> str:
+def restart(facts: Facts) -> str:
+    """Give the command that restarts the runtime."""
     parts = _config(facts).split("/")
     unit = next((unit for part, unit in _SERVICES.items() if part in parts), "containerd")
     return f"systemctl restart {unit}"
@@ -79,7 +80,7 @@ def _misplaced(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{place}: settings of NRI at a place where containerd does not read them; "
             f'its table is [plugins."{containerd.NRI}"]',
-            command=f"$EDITOR {place.partition(':')[0]} && {_restart(facts)}",
+            command=f"$EDITOR {place.partition(':')[0]} && {restart(facts)}",
             detail=_snippet(facts),
         )
 
@@ -93,7 +94,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             code="nri-off",
             severity=Severity.ERROR,
             message=f"NRI is switched off: disabled_plugins in {path} names {containerd.NRI}",
-            command=f"{_switch_on(path)} && {_restart(facts)}",
+            command=f"{_switch_on(path)} && {restart(facts)}",
         )
     elif disable is True or (disable is not False and _off_by_default(facts)):
         said = "sets disable = true" if disable is True else "does not switch it on"
@@ -103,7 +104,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             code="nri-off",
             severity=Severity.ERROR,
             message=f"NRI is switched off: {path} {said}{why}",
-            command=f"{_switch_on(path)} && {_restart(facts)}",
+            command=f"{_switch_on(path)} && {restart(facts)}",
             detail=_snippet(facts),
         )
     if table.get("disable_connections") is True and not facts.own_plugins:
@@ -112,7 +113,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{path} sets disable_connections = true: containerd takes no plugin but "
             "those that it starts itself",
-            command=f"{_switch_on(path)} && {_restart(facts)}",
+            command=f"{_switch_on(path)} && {restart(facts)}",
             detail=_snippet(facts, "disable_connections = false"),
         )
 
@@ -169,14 +170,14 @@ def _socket(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"{ours} is there and nobody listens at it: it is left from a runtime that "
             "ended, or that runs now without NRI",
-            command=_restart(facts),
+            command=restart(facts),
         )
     elif facts.listener is Listener.NO_SOCKET:
         yield Finding(
             code="nri-socket-missing",
             severity=Severity.ERROR,
             message=f"{ours} is there and is not a socket",
-            command=f"rm -r {ours} && {_restart(facts)}",
+            command=f"rm -r {ours} && {restart(facts)}",
         )
     else:
         yield Finding(
@@ -184,7 +185,7 @@ def _socket(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"there is no NRI socket {ours}: containerd was not restarted since NRI was "
             "switched on, or serves it elsewhere",
-            command=_restart(facts),
+            command=restart(facts),
         )
 
 
@@ -201,7 +202,7 @@ def _timeout(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARNING,
             message=f"the runtime gives its plugins {told:g} s for an answer: on a busy node it "
             "drops them, and creates containers without them",
-            command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
+            command=f"$EDITOR {_config(facts)} && {restart(facts)}",
             detail=_snippet(facts, 'plugin_request_timeout = "2s"'),
         )
     for key in ("plugin_request_timeout", "plugin_registration_timeout"):
@@ -212,7 +213,7 @@ def _timeout(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 message=f"{_config(facts)} sets {key} to {limit:g} s: on a busy node containerd "
                 "drops its plugins, and creates containers without them",
-                command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
+                command=f"$EDITOR {_config(facts)} && {restart(facts)}",
                 detail=_snippet(facts, f'{key} = "2s"'),
             )
 
@@ -230,7 +231,7 @@ def _nvidia_runtime(facts: Facts) -> Iterator[Finding]:
             severity=Severity.ERROR,
             message=f"containerd's default runtime is {default} ({_config(facts)}): it gives "
             "GPUs by itself, behind NRI, so each container has two owners",
-            command=f"$EDITOR {_config(facts)} && {_restart(facts)}",
+            command=f"$EDITOR {_config(facts)} && {restart(facts)}",
             detail='default_runtime_name = "runc"',
         )
         return

@@ -7,6 +7,7 @@ of theirs, asks often. protos/control.proto has the messages, of which each has 
 
 import argparse
 import json
+import os
 from typing import Any
 
 from nri_nvidia import cli, errors
@@ -97,10 +98,10 @@ def _hint(options: argparse.Namespace) -> str:
             _judged(path, "")
     except errors.ConfigError as error:
         return f"it does not start with such settings, mend them first: {error.message}"
-    return (
-        "start it: systemctl start nri-nvidia, or nri-nvidia run; root may ask it, and the "
-        "members of control.group"
-    )
+    start = "start it: systemctl start nri-nvidia, or nri-nvidia run"
+    if not any(os.path.lexists(unit) for unit in place.UNITS):
+        start = "no service of it is installed: nri-nvidia install, or nri-nvidia run by hand"
+    return f"{start}; root may ask it, and the members of control.group"
 
 
 def _judged(path: str, text: str) -> str:

@@ -10,6 +10,17 @@ import tomllib
 FILE = "/etc/nri-nvidia/config.toml"
 LIBRARY_DIR = "/usr/local/nvidia"
 CONTROL_SOCKET = "/run/nri-nvidia/control.sock"
+UNITS = tuple(
+    f"{directory}/nri-nvidia.service"
+    for directory in (
+        "/etc/systemd/system",
+        "/run/systemd/system",
+        "/usr/local/lib/systemd/system",
+        "/usr/lib/systemd/system",
+        "/lib/systemd/system",
+    )
+)
+"""Where systemd looks for our unit (systemd.unit(5), the unit file load path)."""
 
 
 def control_socket(toml: str) -> str:

@@ -9,8 +9,12 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
+
 from nri_nvidia import cli
-from nri_nvidia.check import containerd, model, node, runtime
+from nri_nvidia.check import containerd, gather, model, node, runtime
+from nri_nvidia.host import options
+from nri_nvidia.host import root as roots
 from tests.containerd import daemons
 from tests.daemon import pairs
 from tests.daemon.conftest import gpu_host, together
@@ -91,6 +95,30 @@ def test_timeout_that_the_runtime_told():
     written = containerd.Settings(nri={"plugin_request_timeout": "200ms"}, version=3)
     again = model.Facts(uid=0, status=status, runtime=written)
     assert len([*runtime.findings(again)]) == 1
+
+
+def test_what_starts_a_daemon_that_is_not_there():
+    """Its unit, where systemd has one; else what makes that; or the runtime that starts it."""
+
+    def command(**facts):
+        found = node.daemon(model.Facts(uid=0, ldconfig="/sbin/ldconfig", **facts))
+        return {finding.code: finding.command for finding in found}["daemon-not-running"]
+
+    assert command() == "nri-nvidia install"
+    assert command(unit=True) == "systemctl enable --now nri-nvidia"
+    link = "/opt/nri/plugins/10-nri-nvidia"
+    assert command(own_plugins=(link,), unit=True) == "systemctl restart containerd"
+
+
+@pytest.mark.parametrize("place", ["etc/systemd/system", "usr/lib/systemd/system"])
+def test_a_unit_is_found_where_systemd_looks(tmp_path, place):
+    """As install puts it there, or a package."""
+    root = roots.Root(str(tmp_path), recorded=True)
+    where = gather.Where(root=root, options=options.Options.for_recorded(str(tmp_path)))
+    assert not gather.gather(where).unit
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "nri-nvidia.service").touch()
+    assert gather.gather(where).unit
 
 
 def test_who_is_not_root_is_told_so():

@@ -8,6 +8,7 @@ import pytest
 
 from nri_nvidia import cli
 from nri_nvidia.cli import output
+from nri_nvidia.config import place
 
 HOSTS = pathlib.Path(__file__).parents[1] / "hosts"
 
@@ -42,6 +43,19 @@ def test_status_without_a_daemon_exits_with_3(capsys, tmp_path):
     said = capsys.readouterr().err
     assert str(path) in said
     assert "nri-nvidia run" in said
+
+
+def test_status_names_what_can_be_started(capsys, tmp_path, monkeypatch):
+    """Where no unit is installed there is none to start, and install is named."""
+    unit = tmp_path / "nri-nvidia.service"
+    monkeypatch.setattr(place, "UNITS", (str(unit),))
+    asked = ["status", "--socket", str(tmp_path / "control.sock")]
+    assert cli.main(asked) == 3
+    said = capsys.readouterr().err
+    assert ("nri-nvidia install" in said, "systemctl" in said) == (True, False)
+    unit.touch()
+    assert cli.main(asked) == 3
+    assert "systemctl start nri-nvidia" in capsys.readouterr().err
 
 
 def test_columns_of_rows_of_different_length():
