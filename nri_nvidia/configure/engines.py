@@ -47,6 +47,12 @@ def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
     )
     if options.default:
         notes = ()
+    if options.user:
+        # rootlesskit copies /run's names when it starts (--copy-up).
+        late = (
+            "a user's docker that was started before nri-nvidia was on this node does not see it"
+        )
+        notes = (*notes, f"{late}: systemctl --user restart docker")
     found = transparent.propose(tree, options) if options.builds else model.Proposal()
     then = (f"systemctl {how}{'restart' if restart else 'reload'} docker",)
     return model.Proposal(

@@ -12,6 +12,7 @@ RELEASES = f"{HOME}/releases"
 MANIFEST = f"{HOME}/manifest.json"
 COMMANDS = ("nri-nvidia", "nri-nvidia-runtime")
 UNIT = "nri-nvidia.service"
+TMPFILES = "tmpfiles.d/nri-nvidia.conf"
 MANUAL = "nri-nvidia.8"
 SETTINGS = "/etc/nri-nvidia/config.toml"
 

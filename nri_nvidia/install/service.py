@@ -11,6 +11,12 @@ from nri_nvidia import errors
 from nri_nvidia.install import model
 
 _BOOTED = "/run/systemd/system"
+TMPFILES = b"""\
+# SPDX-License-Identifier: Apache-2.0
+# There at boot, before the service: a user's own docker sees of /run what was there at its start.
+d /run/nri-nvidia 0755 root root -
+"""
+"""What systemd-tmpfiles reads (tmpfiles.d(5))."""
 _PATIENCE = 20
 """Seconds that a daemon may take until it answers; it answers before it is registered."""
 _NOT_RUNNING = 3

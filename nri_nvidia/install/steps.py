@@ -55,8 +55,10 @@ def wanted(
 ) -> tuple[model.File | model.Link, ...]:
     """Give what is put outside the release, each at the place where others look for it.
 
-    `current` is the last: with it the new release is the one that is used.
+    `current` is the last: with it the new release is the one that is used. What makes the
+    daemon's directory at boot goes where the unit goes: to the node's own files or a package's.
     """
+    temporary = "/etc" if unit_directory.startswith("/etc/") else "/usr/lib"
     stable = [
         model.Link(path=f"{model.HOME}/bin/{name}", target=f"../current/bin/{name}")
         for name in model.COMMANDS
@@ -71,6 +73,7 @@ def wanted(
         *found,
         *extras,
         model.File(path=f"{unit_directory}/{model.UNIT}", content=service.unit()),
+        model.File(path=f"{temporary}/{model.TMPFILES}", content=service.TMPFILES),
         model.Link(path=model.CURRENT, target=f"releases/{release.name}"),
     )
 

@@ -64,6 +64,7 @@ def test_a_users_own_docker_and_podman():
     docker = engines.docker(Paper(), options(user="/home/u/.config"))
     assert docker.needed[0].path == "/home/u/.config/docker/daemon.json"
     assert docker.then == ("systemctl --user reload docker",)
+    assert "systemctl --user restart docker" in docker.notes[-1]
     podman = engines.podman(Paper(), options(user="/home/u/.config"))
     assert podman.needed[0].path.startswith("/home/u/.config/containers/containers.conf.d/")
 

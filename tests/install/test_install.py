@@ -124,6 +124,22 @@ def test_commands_are_at_stable_places(root):
     assert f"ExecStart={model.HOME}/bin/nri-nvidia run" in (root / UNIT).read_text()
 
 
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ([], "etc"),
+        (["--unit-directory", "/usr/lib/systemd/system"], "usr/lib"),
+    ],
+)
+def test_the_daemons_directory_is_made_at_boot(root, more, place):
+    """By a file beside the unit's, a package's where the unit is a package's; it goes with it."""
+    assert install(root, *more) == 0
+    told = (root / place / model.TMPFILES).read_text()
+    assert told.endswith("\nd /run/nri-nvidia 0755 root root -\n")
+    assert cli.main(["uninstall", "--root", str(root)]) == 0
+    assert not (root / place / "tmpfiles.d").exists()
+
+
 def test_second_installation_changes_nothing(root, capsys):
     """It is told so by --dry-run, and no file is written anew."""
     assert install(root) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from nri_nvidia.config import load
 from nri_nvidia.daemon import standing
-from nri_nvidia.install import service, state
+from nri_nvidia.install import model, service, state
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -29,6 +29,23 @@ def test_unit_is_sound(tmp_path):
     )
     said = [line for line in done.stderr.splitlines() if "nri-nvidia" in line]
     assert (done.returncode, said) == (0, [])
+
+
+def test_systemd_makes_the_directory(tmp_path):
+    """systemd-tmpfiles finds nothing to say, and the directory is there for everybody to enter."""
+    tool = shutil.which("systemd-tmpfiles")
+    if tool is None:
+        pytest.skip("systemd-tmpfiles is not on this machine")
+    (tmp_path / "etc/tmpfiles.d").mkdir(parents=True)
+    (tmp_path / "etc" / model.TMPFILES).write_bytes(service.TMPFILES)
+    (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    (tmp_path / "etc/group").write_text("root:x:0:\n")
+    done = subprocess.run(
+        [tool, f"--root={tmp_path}", "--create", "nri-nvidia.conf"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run/nri-nvidia").stat().st_mode & 0o777 == 0o755
 
 
 def test_package_and_checkout_have_one_unit():
