@@ -14,7 +14,14 @@ import packages
 from packages import Apt, Package, SetupError
 
 SCHEMA = 1
-PLACES = ("usr/bin", "usr/sbin", "usr/libexec/docker/cli-plugins", "sbin")
+PLACES = (
+    "usr/bin",
+    "usr/sbin",
+    "usr/libexec/docker/cli-plugins",
+    "sbin",
+    "usr/share/docker.io/contrib",
+)
+TELL_NO_VERSION = ("dockerd-rootless.sh", "newuidmap", "newgidmap")
 
 
 class Wanted(NamedTuple):
@@ -56,6 +63,11 @@ WANTED = (
     # Debian 12's, whose --device takes paths alone, and one that takes CDI's names.
     Wanted("buildah-1.28", "client", "buildah", ("buildah",), r"1\.28\.", long=True),
     Wanted("buildah", "client", "buildah", ("buildah",), r"1\.", long=True),
+    # A docker of a user's own, and what its namespaces need.
+    Wanted("docker-rootless", "client", "docker.io", ("dockerd-rootless.sh",), r"28\.", long=True),
+    Wanted("rootlesskit", "client", "rootlesskit", ("rootlesskit",), r"2\.", long=True),
+    Wanted("slirp4netns", "client", "slirp4netns", ("slirp4netns",), r"", own=True, long=True),
+    Wanted("uidmap", "client", "uidmap", ("newuidmap", "newgidmap"), r"", own=True, long=True),
     # Judges metrics and alert rules; a package of its own since Debian 13, of 2.53 and later.
     Wanted("promtool", "client", "promtool", ("promtool",), r"", long=True),
     # Asks a daemon for its metrics, and answers what each panel of the dashboard asks.
@@ -166,7 +178,7 @@ def make_runnable(apt: Apt, package: Package, wanted: Wanted, place: Path) -> No
 
 
 def starts(program: Path) -> bool:
-    """Return whether the program gets as far as telling its version."""
+    """Return whether the program gets as far as telling its version, or its usage."""
     other = {
         "containerd-shim-runc-v2": "-v",
         "docker-buildx": "version",
@@ -179,6 +191,8 @@ def starts(program: Path) -> bool:
         done = subprocess.run(
             [program, options], check=False, capture_output=True, env=environment
         )
+    if program.name in TELL_NO_VERSION:
+        return done.returncode not in {126, 127}
     return done.returncode == 0
 
 

@@ -30,54 +30,36 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-class Docker:
-    """One dockerd and its client. Everything lies in the engine's directory.
-
-    With `alone` it has a network of its own.
-    """
+class Dockerd:
+    """One dockerd, wherever it runs, and its client."""
 
     def __init__(
         self,
-        engine: engines.Engine,
-        program: engines.Program,
-        client: engines.Program,
-        settings: Mapping[str, Any],
-        path: Sequence[Path] = (),
-        *,
-        alone: bool = False,
+        program: Path,
+        socket: Path,
+        directory: Path,
+        space: Sequence[object],
+        env: Mapping[str, str],
     ) -> None:
-        self._engine = engine
-        self._program = program
-        self._client = client
-        self._directory = engine.directory / "docker"
-        self._directory.mkdir(exist_ok=True)
-        self._socket = engine.directory / "d.sock"
-        self._log = self._directory / "log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._numbers = itertools.count(1)
-        network = ["unshare", "--net", sys.executable, "-c", ALONE]
-        self._network = network if alone else []
-        self._space = ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"]
-        runc = next(Path(each.path) for each in engine.programs if each.name == "runc")
-        self._env = {
-            "PATH": ":".join(map(str, [*path, runc.parent, "/usr/sbin:/usr/bin:/sbin:/bin"])),
-            "HOME": str(self._directory),
-        }
-        (self._directory / "daemon.json").write_text(json.dumps(settings), encoding="utf-8")
+        """Call the client `program` by `space`, which starts others where the dockerd is.
 
-    def start(self) -> None:
+        What it has is in a directory of its own.
+        """
+        self._program = program
+        self._socket = socket
+        self._directory = directory
+        self._space = space
+        self._env = env
+        self._numbers = itertools.count(1)
+        self._log = directory / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _launch(self, command: Sequence[object]) -> None:
         """Start it and wait until it answers."""
-        here = self._directory
-        switches = ("iptables", "ip6tables", "ip-forward", "ip-masq", "userland-proxy")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._space, *self._network, self._program.path, "--config-file", here / "daemon.json",
-                 "--containerd", self._engine.address, "-H", f"unix://{self._socket}",
-                 "--data-root", here / "data", "--exec-root", here / "exec",
-                 "-p", here / "pid", "--bridge=none", "--cgroup-parent", self._engine.cgroup,
-                 *(f"--{switch}=false" for switch in switches)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env,
-                cwd=here, start_new_session=True,
+                [*map(str, [*self._space, *command])], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, env=self._env, cwd=self._directory, start_new_session=True,
             )  # fmt: skip
         end = time.monotonic() + PATIENCE
         while subprocess.run(
@@ -112,13 +94,8 @@ class Docker:
             )  # fmt: skip
 
     def _command(self, *words: str) -> list[str]:
-        return [
-            *map(str, self._space),
-            str(self._client.path),
-            "-H",
-            f"unix://{self._socket}",
-            *words,
-        ]
+        start = [*map(str, self._space), str(self._program)]
+        return [*start, "-H", f"unix://{self._socket}", *words]
 
     @contextlib.asynccontextmanager
     async def container(
@@ -171,6 +148,54 @@ class Docker:
         """Stop a container and start it again, from what docker keeps of it."""
         done = await doors.run(*self._command("restart", "-t", "0", container.id))
         assert done.code == 0, done.stderr
+
+
+class Docker(Dockerd):
+    """One dockerd and its client. Everything lies in the engine's directory.
+
+    With `alone` it has a network of its own.
+    """
+
+    def __init__(
+        self,
+        engine: engines.Engine,
+        program: engines.Program,
+        client: engines.Program,
+        settings: Mapping[str, Any],
+        path: Sequence[Path] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
+        directory = engine.directory / "docker"
+        directory.mkdir(exist_ok=True)
+        runc = next(Path(each.path) for each in engine.programs if each.name == "runc")
+        super().__init__(
+            client.path,
+            engine.directory / "d.sock",
+            directory,
+            ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"],
+            {
+                "PATH": ":".join(map(str, [*path, runc.parent, "/usr/sbin:/usr/bin:/sbin:/bin"])),
+                "HOME": str(directory),
+            },
+        )
+        self._engine = engine
+        self._dockerd = program.path
+        network = ["unshare", "--net", sys.executable, "-c", ALONE]
+        self._network = network if alone else []
+        (self._directory / "daemon.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        here = self._directory
+        switches = ("iptables", "ip6tables", "ip-forward", "ip-masq", "userland-proxy")
+        self._launch([
+            *self._network, self._dockerd, "--config-file", here / "daemon.json",
+            "--containerd", self._engine.address, "-H", f"unix://{self._socket}",
+            "--data-root", here / "data", "--exec-root", here / "exec",
+            "-p", here / "pid", "--bridge=none", "--cgroup-parent", self._engine.cgroup,
+            *(f"--{switch}=false" for switch in switches),
+        ])  # fmt: skip
 
 
 @contextlib.contextmanager

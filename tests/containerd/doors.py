@@ -27,15 +27,18 @@ class RefusedError(Exception):
     """Raised when a container is not created; the text is what the client shows."""
 
 
-def wrapper(daemon: daemons.Daemon, runtime: Path) -> Path:
-    """Give nri-nvidia-runtime as one daemon's, in front of one runtime."""
+def wrapper(daemon: daemons.Daemon, runtime: Path, run: str = "") -> Path:
+    """Give nri-nvidia-runtime as one daemon's, in front of one runtime.
+
+    `run` is where the daemon's sockets are, its own directory unless named.
+    """
     installed = daemon.directory / "bin"
     front = installed / "nri-nvidia-runtime"
     if not front.exists():
         installed.mkdir()
         shutil.copy(FRONT, front)
         _program(installed / "python", f"exec {sys.executable}")
-    settings = f"NRI_NVIDIA_RUN={daemon.directory} NRI_NVIDIA_RUNTIME={runtime}"
+    settings = f"NRI_NVIDIA_RUN={run or daemon.directory} NRI_NVIDIA_RUNTIME={runtime}"
     name = runtime.parent.parent.name
     return _program(daemon.directory / f"wrapped-{name}", f"{settings} exec {front}")
 
