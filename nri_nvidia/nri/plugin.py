@@ -25,6 +25,7 @@ _EMPTY = api.Empty()
 _LAST_KNOWN_EVENTS = 0x7FF
 """The events of NRI 0.9 and older; a runtime that does not know a bit refuses the plugin."""
 _SERVICE = "/nri.pkg.api.v1alpha1.Plugin"
+_CONFIGURE, _SYNCHRONIZE = f"{_SERVICE}/Configure", f"{_SERVICE}/Synchronize"
 H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 
 
@@ -144,9 +145,9 @@ class Plugin(api.PluginBase):
 
     def observe(self, outcome: server.Outcome) -> None:
         """Note how a request was answered (the server calls this)."""
-        if outcome.route == f"{_SERVICE}/Configure":
+        if outcome.route == _CONFIGURE:
             _settle(self.configured, outcome)
-        elif outcome.route == f"{_SERVICE}/Synchronize" and (
+        elif outcome.route == _SYNCHRONIZE and (
             not self._more or outcome.late or outcome.status is not const.Status.OK
         ):
             _settle(self.acknowledged, outcome)
@@ -216,9 +217,10 @@ class Plugin(api.PluginBase):
 
         What cannot be read is left to be refused.
         """
-        return not any(marker in data for marker in self._decider.markers) and convert.is_whole(
-            data
-        )
+        for marker in self._decider.markers:
+            if marker in data:
+                return False
+        return convert.is_whole(data)
 
     @_handles(api.Event.STOP_CONTAINER)
     async def stop_container(self, message: api.StopContainerRequest) -> api.StopContainerResponse:

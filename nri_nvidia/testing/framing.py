@@ -34,6 +34,9 @@ class GoReader(mux.Reader):
                 f"a frame of {length} bytes, but the Go reader offers {stream.offered()}: ENOMEM"
             )
 
+    def alone(self, data: bytes) -> None:
+        """Leave all to `receive`, which follows the stream."""
+
     def receive(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Follow the stream, so as to know what the reader wants next."""
         for mux_id, piece in super().receive(data):

@@ -32,23 +32,11 @@ from nri_nvidia._api.google import rpc
 from . import envelope, errors, frames, mux, wire
 
 _MESSAGE_LIMIT = 4000
+_OF_STREAMS = int(frames.Flags.REMOTE_CLOSED | frames.Flags.REMOTE_OPEN)
 _LAST_STREAM = (1 << 32) - 1
 
 
-@attrs.frozen(kw_only=True)
-class Request:
-    """A call of the peer. `timeout` is in seconds, None when the peer set no limit."""
-
-    stream: int
-    service: str
-    method: str
-    payload: bytes
-    timeout: float | None = None
-
-    @property
-    def route(self) -> str:
-        """The name under which generated code files its handlers."""
-        return f"/{self.service}/{self.method}"
+Request = envelope.Request
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +94,7 @@ class Connection:
     @property
     def buffered(self) -> int:
         """How many bytes of incomplete messages are held."""
-        return sum(reader.buffered for reader in self._frames.values())
+        return sum([reader.buffered for reader in self._frames.values()])
 
     @property
     def incomplete(self) -> bool:
@@ -120,6 +108,12 @@ class Connection:
         """
         if self._error is not None:
             raise self._error
+        alone = self._alone(data)
+        if alone is not None:
+            event = self._event(*alone)
+            if event is not None:
+                yield event
+            return
         try:
             for connection, piece in self._mux.receive(data):
                 reader = self._frames.get(connection)
@@ -132,6 +126,13 @@ class Connection:
         except errors.RemoteProtocolError as error:
             self._error = error
             raise
+
+    def _alone(self, data: bytes) -> tuple[int, frames.Frame] | None:
+        """Read what is one whole frame for one of the two connections."""
+        found = self._mux.alone(data)
+        reader = self._frames.get(found[0]) if found else None
+        frame = reader.alone(found[1]) if reader and found else None
+        return (found[0], frame) if found and frame else None
 
     def receive_eof(self) -> None:
         """Note the end of the peer's bytes; raises RemoteProtocolError inside a message."""
@@ -200,7 +201,7 @@ class Connection:
                 stream, invalid, f"stream id {stream} is not above the last, {self._last_served}"
             )
         self._last_served = stream
-        if frame.flags & (frames.Flags.REMOTE_CLOSED | frames.Flags.REMOTE_OPEN):
+        if frame.flags & _OF_STREAMS:
             return self._refused(stream, const.Status.UNIMPLEMENTED, "streams are not served")
         if len(self._served) >= self._max_open:
             return self._refused(
@@ -209,17 +210,11 @@ class Connection:
                 f"{len(self._served)} calls are open, no more are taken",
             )
         try:
-            request = envelope.request(frame.data)
+            request = envelope.request(stream, frame.data)
         except errors.RemoteProtocolError as error:
             return self._refused(stream, invalid, f"undecodable request: {error}")
         self._served.add(stream)
-        return Request(
-            stream=stream,
-            service=request.service,
-            method=request.method,
-            payload=request.payload,
-            timeout=request.timeout_nano / 1e9 if request.timeout_nano else None,
-        )
+        return request
 
     def _response(self, frame: frames.Frame) -> Response:
         self._called.discard(frame.stream)
@@ -248,5 +243,5 @@ class Connection:
         return self._encode(self._serves, stream, frames.Type.RESPONSE, response)
 
     def _encode(self, connection: int, stream: int, kind: frames.Type, data: bytes) -> bytes:
-        frame = frames.Frame(stream=stream, type=kind, data=data)
-        return self._framing(connection, *frames.encode(frame, limit=self._max_sent))
+        header = frames.header(stream, kind, data, limit=self._max_sent)
+        return self._framing(connection, header, data)

@@ -37,7 +37,7 @@ class Flags(enum.IntFlag):
     NO_DATA = 4
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Frame:
     """One ttRPC message; `type` and `flags` as received, known or not."""
 
@@ -52,11 +52,16 @@ def encode(frame: Frame, *, limit: int = MAX_SENT) -> tuple[bytes, bytes]:
 
     Raises LocalProtocolError for data over the limit.
     """
-    if len(frame.data) > limit:
+    return header(frame.stream, frame.type, frame.data, frame.flags, limit=limit), frame.data
+
+
+def header(stream: int, kind: int, data: bytes, flags: int = 0, *, limit: int = MAX_SENT) -> bytes:
+    """Give the header of a frame with these data; raises LocalProtocolError over the limit."""
+    if len(data) > limit:
         raise errors.LocalProtocolError(
-            f"a message of {len(frame.data)} bytes is over ttRPC's limit of {limit}"
+            f"a message of {len(data)} bytes is over ttRPC's limit of {limit}"
         )
-    return _HEADER.pack(len(frame.data), frame.stream, frame.type, frame.flags), frame.data
+    return _HEADER.pack(len(data), stream, kind, flags)
 
 
 class Reader:
@@ -90,4 +95,13 @@ class Reader:
             with memoryview(self._buffer) as view:
                 payload = bytes(view[HEADER_SIZE:end])
             del self._buffer[:end]
-            yield Frame(stream=stream, type=kind, flags=flags, data=payload)
+            yield Frame(stream, kind, flags, payload)
+
+    def alone(self, data: bytes) -> Frame | None:
+        """Read what is one frame and no more, as nearly all data are; else it is for `receive`."""
+        if self._buffer or len(data) < HEADER_SIZE:
+            return None
+        length, stream, kind, flags = _HEADER.unpack_from(data)
+        if length > self._limit or length != len(data) - HEADER_SIZE:
+            return None
+        return Frame(stream, kind, flags, data[HEADER_SIZE:])

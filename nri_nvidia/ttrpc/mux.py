@@ -21,7 +21,11 @@ def encode(connection: int, *parts: bytes) -> bytes:
     data, and drops the connection when a frame is larger. So a ttRPC message is sent as two
     parts, header and data; smaller pieces could overflow its queue of 256 frames.
     """
-    return b"".join(_HEADER.pack(connection, len(part)) + part for part in parts if part)
+    found = b""
+    for part in parts:
+        if part:
+            found += _HEADER.pack(connection, len(part)) + part
+    return found
 
 
 class Reader:
@@ -38,6 +42,18 @@ class Reader:
         """Whether everything received so far was whole frames."""
         return not self._header and not self._left
 
+    def alone(self, data: bytes) -> tuple[int, bytes] | None:
+        """Give (connection, bytes) of what is one frame and no more, as nearly all data are.
+
+        None for anything else, and inside of a frame: then `receive` has to be given it.
+        """
+        if self._left or self._header or len(data) < HEADER_SIZE:
+            return None
+        connection, length = _HEADER.unpack_from(data)
+        if length != len(data) - HEADER_SIZE or length > self._limit:
+            return None
+        return connection, data[HEADER_SIZE:]
+
     def receive(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Give the payload bytes in `data` as they come; exhaust it before the next call.
 
@@ -47,21 +63,26 @@ class Reader:
         position = 0
         while position < len(data):
             if not self._left:
+                if not self._header and len(data) - position >= HEADER_SIZE:
+                    self._begin(*_HEADER.unpack_from(data, position))
+                    position += HEADER_SIZE
+                    continue
                 missing = HEADER_SIZE - len(self._header)
                 self._header += data[position : position + missing]
                 position += missing
                 if len(self._header) == HEADER_SIZE:
-                    self._begin()
+                    begun = _HEADER.unpack(self._header)
+                    self._header.clear()
+                    self._begin(*begun)
                 continue
             piece = data[position : position + self._left]
             position += len(piece)
             self._left -= len(piece)
             yield self._connection, piece
 
-    def _begin(self) -> None:
-        self._connection, length = _HEADER.unpack(self._header)
-        self._header.clear()
-        self.announced(self._connection, length)
+    def _begin(self, connection: int, length: int) -> None:
+        self._connection = connection
+        self.announced(connection, length)
         self._left = length
 
     def announced(self, mux_id: int, length: int) -> None:

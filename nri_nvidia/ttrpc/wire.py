@@ -20,6 +20,8 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 32
 _SINGLE = [bytes([value]) for value in range(0x80)]
 _LENGTH_TYPES = frozenset({"string", "bytes", "message", "map"})
+_PLAIN = [key & 0x87 == LENGTH and key >= 8 for key in range(256)]
+"""Whether a byte is the whole key of a field that holds bytes."""
 _FIXED_TYPES = {
     "fixed32": FIXED32,
     "sfixed32": FIXED32,
@@ -45,18 +47,14 @@ def is_framed(data: bytes, numbers: frozenset[int]) -> bool:
 
     For a quarter of the time: what the fields hold is not touched.
     """
-    position, end = 0, len(data)
+    position, end, plain = 0, len(data), _PLAIN
     try:
         while position < end:
-            key = data[position]
-            if key & 0x87 != LENGTH or key < 8:
-                position = _skip(data, position, numbers)
-                continue
             size = data[position + 1]
-            position += 2
-            if size >= 0x80:
-                size, position = _varint(data, position - 1)
-            position += size
+            if size < 0x80 and plain[data[position]]:
+                position += size + 2
+            else:
+                position = _skip(data, position, numbers)
     except (IndexError, errors.RemoteProtocolError):
         return False
     return position == end
@@ -64,14 +62,14 @@ def is_framed(data: bytes, numbers: frozenset[int]) -> bool:
 
 def _skip(data: bytes, position: int, numbers: frozenset[int]) -> int:
     """Give where the next field begins; raises RemoteProtocolError."""
-    key, position = _varint(data, position)
+    key, position = read_varint(data, position)
     number, wire_type = key >> 3, key & 7
     if not 0 < number < 1 << 29 or (number in numbers and wire_type != LENGTH):
         raise errors.RemoteProtocolError(f"field {number} has wire type {wire_type}")
     if wire_type == VARINT:
-        return _varint(data, position)[1]
+        return read_varint(data, position)[1]
     if wire_type == LENGTH:
-        size, position = _varint(data, position)
+        size, position = read_varint(data, position)
         return position + size
     if wire_type not in {FIXED64, FIXED32}:
         raise errors.RemoteProtocolError(f"field {number} has wire type {wire_type}")
@@ -162,7 +160,7 @@ def walk(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     while position < end:
         key, position = data[position], position + 1
         if key >= 0x80:
-            key, position = _varint(data, position - 1)
+            key, position = read_varint(data, position - 1)
         number, wire_type = key >> 3, key & 7
         if not 0 < number < 1 << 29:
             raise errors.RemoteProtocolError(f"field number {number} does not exist")
@@ -171,9 +169,9 @@ def walk(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
             if position < end and data[position] < 0x80:
                 size, position = data[position], position + 1
             else:
-                size, position = _varint(data, position)
+                size, position = read_varint(data, position)
         elif wire_type == VARINT:
-            value, position = _varint(data, position)
+            value, position = read_varint(data, position)
             yield number, wire_type, value
             continue
         elif wire_type == FIXED64:
@@ -190,7 +188,8 @@ def walk(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         position += size
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a varint at a place; gives it and where it ends. Raises RemoteProtocolError."""
     result = shift = 0
     for offset in range(position, min(position + 10, len(data))):
         byte = data[offset]
