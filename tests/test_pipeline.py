@@ -159,9 +159,10 @@ def test_devices_of_the_spec_win():
     assert "/usr/local/nvidia/lib64/libcuda.so.1" in destinations(plan)
 
 
-def test_users_mount_wins():
-    """A mount of the container's own at our place is kept, with a reason."""
-    mine = container.Mount(source="/x", destination="/usr/local/nvidia/lib64", options=("rw",))
+@pytest.mark.parametrize("at", ["/usr/local/nvidia/lib64", "//usr/local/nvidia/./lib64/"])
+def test_users_mount_wins(at):
+    """A mount of the container's own at our place is kept, with a reason, however it is written."""
+    mine = container.Mount(source="/x", destination=at, options=("rw",))
     plan = decide("NVIDIA_VISIBLE_DEVICES=0", mounts=(mine,))
     assert plan.created
     assert not [d for d in destinations(plan) if d.startswith("/usr/local/nvidia/lib64")]

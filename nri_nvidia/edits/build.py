@@ -14,6 +14,7 @@ from nri_nvidia.edits import (
     devices,
     driver,
     fabric,
+    hidden,
     hooks,
     inside,
     model,
@@ -77,6 +78,21 @@ def build(
     containers nothing of their own matters, so what they are given is made once for each set of
     GPUs and capabilities; all that differs is the hook's token.
     """
+    built = _for_one(request, allocation, inventory, container, inject, ready=ready, token=token)
+    unseen = tuple(hidden.reasons(container, inject, built.edits))
+    return attrs.evolve(built, reasons=(*built.reasons, *unseen)) if unseen else built
+
+
+def _for_one(
+    request: request_model.GpuRequest,
+    allocation: resolve.Allocation,
+    inventory: host.Inventory,
+    container: containers.Container,
+    inject: options.InjectOptions,
+    *,
+    ready: Mapping[str, str],
+    token: str,
+) -> Built:
     wanted = volume.wanted(request.capabilities, inventory) if inject.layout == "volume" else None
     if _is_usual(request, inventory, container, inject):
         case = _Case(

@@ -15,8 +15,9 @@ from nri_nvidia.request import model as request_model
 
 _KEPT_PLACES, _KEPT_LENGTH = 512, 256
 _SOCKET_OPTIONS = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
+LIBRARIES = "lib64"
 DIRECTORIES = {
-    host.FileKind.LIBRARY: "lib64",
+    host.FileKind.LIBRARY: LIBRARIES,
     host.FileKind.LIBRARY32: "lib32",
     host.FileKind.BINARY: "bin",
     host.FileKind.CONFIG: "share",
@@ -273,6 +274,8 @@ def _place(destination: str) -> str:
 
 def _cleaned(destination: str) -> str:
     place = posixpath.normpath(destination)
+    # Of two slashes at the beginning normpath keeps both, as POSIX has it; runtimes do not.
+    place = place[1:] if place.startswith("//") else place
     return place.removeprefix("/var") if _is_below(place, "/var/run") else place
 
 
