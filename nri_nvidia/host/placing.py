@@ -28,11 +28,13 @@ class Stamp:
 
     `names` are the paths in it with their inodes, as the directories themselves list them, and of
     a directory also mode, owner and time of change; `entries` have of each path the inode, mode,
-    owner, size and time of change.
+    owner, size and time of change. `folders` are the directory's path and those of the ones in
+    it.
     """
 
     names: frozenset[tuple[str | int, ...]]
     entries: frozenset[tuple[str, int, int, int, int, int]]
+    folders: tuple[str, ...] = attrs.field(default=(), eq=False)
 
 
 def give(place: pathlib.Path, source: str, room: Callable[[int], None], *, labels: bool) -> str:
@@ -94,22 +96,35 @@ def names(directory: str) -> frozenset[tuple[str | int, ...]]:
 
     What is added, removed or replaced shows in it; what is written over in place does not.
     """
-    found: set[tuple[str | int, ...]] = set()
+    found: list[tuple[str | int, ...]] = []
     pending = [directory]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
-                found.add((entry.path, entry.inode()))
+                found.append((entry.path, entry.inode()))
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                     own = entry.stat(follow_symlinks=False)
-                    found.add((entry.path, own.st_mode, own.st_uid, own.st_mtime_ns))
+                    found.append((entry.path, own.st_mode, own.st_uid, own.st_mtime_ns))
     return frozenset(found)
+
+
+Mark = tuple[int, int, int, int]
+"""A directory's inode, mode, owner and time of the last change of its inode (ns)."""
+
+
+def marks(folders: Iterable[str]) -> tuple[Mark, ...]:
+    """Tell what changes in a directory when anything is added, removed or replaced in it.
+
+    The kernel's time of a change cannot be set back, but moves in ticks. Raises OSError.
+    """
+    found = [os.lstat(folder) for folder in folders]
+    return tuple([(each.st_ino, each.st_mode, each.st_uid, each.st_ctime_ns) for each in found])
 
 
 def stamp(directory: str) -> Stamp:
     """Tell what is in a directory, so that a change by anybody shows. Raises OSError."""
-    found, pending = set(), [directory]
+    found, pending, folders = set(), [directory], [directory]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
@@ -117,10 +132,11 @@ def stamp(directory: str) -> Stamp:
                 size, changed = status.st_size, status.st_mtime_ns
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
+                    folders.append(entry.path)
                     size = changed = 0  # its entries are looked at
                 name = entry.path[len(directory) :]
                 found.add((name, status.st_ino, status.st_mode, status.st_uid, size, changed))
-    return Stamp(names=names(directory), entries=frozenset(found))
+    return Stamp(names=names(directory), entries=frozenset(found), folders=tuple(folders))
 
 
 def is_whole(

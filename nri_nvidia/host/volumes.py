@@ -28,6 +28,10 @@ _ASIDE = ".aside-"
 _OPEN = 0o755
 """Users other than root are in many containers, and mount for them in user namespaces."""
 _SPARE_BYTES = 64 << 20
+_TICK_NS = 20_000_000
+"""More than a tick of the kernel's clock (`cache`)."""
+_LONG_TICK_NS = 2_500_000_000
+"""More than a tick of a file system that counts by itself, in whole milliseconds or seconds."""
 _YOUNG_SECONDS = 3600.0
 """A directory may be in an answer whose mount is yet to be made, another daemon's answer too."""
 
@@ -54,6 +58,7 @@ class Volumes:
     def __init__(self, directory: str, root: str = "/") -> None:
         self._top = pathlib.Path(directory)
         self._labels = pathlib.Path(root, "sys/fs/selinux/enforce")
+        self._listed: dict[str, tuple[placing.Stamp, tuple[placing.Mark, ...]]] = {}
 
     def ready(self) -> dict[str, str]:
         """Give the directories that are there, by name."""
@@ -64,20 +69,44 @@ class Volumes:
     ) -> dict[str, str]:
         """Give those of some directories that are as they were built, by name.
 
-        At a `glance` no file is looked at: what was written over in place does not show. None are
-        where the file system has become noexec: so would be the containers' mounts.
+        At a `glance` no file is looked at: what was written over in place does not show, and what
+        was found by the directories' lists holds for as long as the directories are not changed.
+        None are where the file system has become noexec: so would be the containers' mounts.
         """
         found: dict[str, str] = {}
+        for name in self._listed.keys() - stamps.keys():
+            self._listed.pop(name, None)
         with contextlib.suppress(OSError):
             if stamps and self._is_noexec():
                 return found
         for name, stamp in stamps.items():
-            path = str(self._top / name)
+            path = f"{self._top}/{name}"
             with contextlib.suppress(OSError):
-                same = placing.names(path) == stamp.names
-                if same and (glance or placing.stamp(path) == stamp):
+                if glance:
+                    same = self._lists_the_same(name, path, stamp)
+                else:
+                    same = placing.names(path) == stamp.names and placing.stamp(path) == stamp
+                if same:
                     found[name] = path
         return found
+
+    def _lists_the_same(self, name: str, path: str, stamp: placing.Stamp) -> bool:
+        """Tell whether a directory and those in it list what they should. Raises OSError.
+
+        A change moves a directory's time, unless within a tick of another: so it is taken as a
+        proof only where the last one was long before its list was read.
+        """
+        began = time.time_ns()
+        marks = placing.marks(stamp.folders)
+        listed = self._listed.get(name)
+        if listed and listed[0] is stamp and listed[1] == marks:
+            return True
+        same = placing.names(path) == stamp.names
+        if same and all(changed < began - _tick(changed) for *_, changed in marks):
+            self._listed[name] = stamp, marks
+        else:
+            self._listed.pop(name, None)
+        return same
 
     def touch(self, name: str) -> None:
         """Keep a directory from being removed for a while, by any daemon."""
@@ -226,6 +255,11 @@ class Volumes:
         found = os.statvfs(self._top)
         if found.f_bavail * found.f_frsize < size + _SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _tick(changed: int) -> int:
+    """Give within what time (ns) of a change of this time another one may not show."""
+    return _TICK_NS if changed % 1_000_000 else _LONG_TICK_NS
 
 
 def mount_roots() -> Iterator[str]:

@@ -346,6 +346,44 @@ def test_a_glance_is_at_names_alone(driver, mounted, monkeypatch):
     assert set(found.intact(stamps, glance=True)) == {"550-a"}
 
 
+def pass_a_tick(place):
+    """Wait until the file system counts a later time than that of the last change here."""
+    last = max(path.lstat().st_ctime_ns for path in (place, *place.rglob("*")))
+    probe = place.parent / "probe"
+    while not probe.exists() or probe.lstat().st_ctime_ns <= last:
+        probe.touch()
+    probe.unlink()
+
+
+@pytest.mark.usefixtures("no_margin")
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_a_list_holds_while_the_directories_are_not_changed(driver, mounted, damage, monkeypatch):
+    """It is read once and not before each container, and yet a change shows in the next look."""
+    found = volumes.Volumes(str(mounted("size=8m") / "v"))
+    built = found.build("550-a", files(driver), LINKS)
+    stamps = {"550-a": built.stamp}
+    pass_a_tick(found._top / "550-a")
+    monkeypatch.setattr(volumes, "_TICK_NS", 0)
+    assert set(found.intact(stamps, glance=True)) == {"550-a"}
+    names = placing.names
+    monkeypatch.setattr(placing, "names", lambda _: pytest.fail("reads the lists again"))
+    assert set(found.intact(stamps, glance=True)) == {"550-a"}
+    monkeypatch.setattr(placing, "names", names)
+    damage(found._top / "550-a")
+    assert set(found.intact(stamps, glance=True)) == ({"550-a"} if damage is truncate else set())
+
+
+def test_a_list_is_read_while_the_clock_proves_nothing(driver, tmp_path, monkeypatch):
+    """Of a directory that was changed a moment ago a further change may show in its list alone."""
+    found = volumes.Volumes(str(tmp_path / "v"))
+    stamps = {"550-a": found.build("550-a", files(driver), LINKS).stamp}
+    names, read = placing.names, []
+    monkeypatch.setattr(placing, "names", lambda path: read.append(path) or names(path))
+    for count in (1, 2):
+        assert set(found.intact(stamps, glance=True)) == {"550-a"}
+        assert len(read) == count
+
+
 def test_a_container_keeps_what_was_put_aside(driver, tmp_path):
     """A container that has a damaged directory keeps it until it ends; others get a whole one."""
     found = volumes.Volumes(str(tmp_path / "v"))
