@@ -121,7 +121,7 @@ def _by_gpu(allocation: resolve.Allocation, inventory: host.Inventory, *, always
 
 def is_shadowed(container: containers.Container, library_dir: str) -> bool:
     """Tell where the image's search path would find some of the host's libraries first."""
-    text = container.environment("LD_LIBRARY_PATH").get("LD_LIBRARY_PATH", "")
+    text = container.variable("LD_LIBRARY_PATH") or ""
     places = [posixpath.normpath(each) for each in text.split(":") if each]
     libraries, first = _searched(library_dir)
     return libraries in places and first not in places[: places.index(libraries)]

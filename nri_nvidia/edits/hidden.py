@@ -35,7 +35,7 @@ def reasons(
     ours = (inject.library_dir, libraries)
     if not any(mount.destination.startswith(ours) for mount in edits.mounts):
         return
-    searched = container.environment(_PATH).get(_PATH) or dict(edits.env).get(_PATH) or ""
+    searched = container.variable(_PATH) or dict(edits.env).get(_PATH) or ""
     if libraries in {posixpath.normpath(each) for each in searched.split(":") if each}:
         return
     (place, *_) = sorted(found)

@@ -28,6 +28,7 @@ _STAGES = {
 _REQUEST = frozenset({1, 2})
 _POD = frozenset({1, 2, 3, 4, 5, 6, 7})
 _CONTAINER = frozenset({1, 2, 3, 5, 6, 8, 9, 10, 11})
+_POD_OF = frozenset({2})
 """The numbers of the fields that are read of each message."""
 _ID = wire.piece(1, b"")[:1]
 _KEPT_PARTS, _KEPT_LENGTH = 512, 512
@@ -69,24 +70,15 @@ def is_whole(data: bytes) -> bool:
 
 def pod(data: bytes) -> Pod:
     """Read a PodSandbox; raises RemoteProtocolError."""
-    texts = {1: "", 2: "", 3: "", 4: "", 7: ""}
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    for number, value in _parts(data, _POD):
-        if number in texts:
-            texts[number] = wire.text(value)
-        elif number == 5:
-            labels.update((_pair(value),))
-        elif number == 6:
-            annotations.update((_pair(value),))
+    found = wire.gathered(data, _POD)
     return Pod(
-        id=texts[1],
-        name=texts[2],
-        uid=texts[3],
-        namespace=texts[4],
-        labels=labels,
-        annotations=annotations,
-        runtime_handler=texts[7],
+        id=_text(found[1]),
+        name=_text(found[2]),
+        uid=_text(found[3]),
+        namespace=_text(found[4]),
+        labels=dict(map(_pair, found[5])),
+        annotations=dict(map(_pair, found[6])),
+        runtime_handler=_text(found[7]),
     )
 
 
@@ -95,42 +87,24 @@ def container(data: bytes, of: Pod) -> model.Container:
 
     Raises RemoteProtocolError when it has no id or a part cannot be decoded.
     """
-    texts = {1: "", 3: ""}
-    labels, annotations = dict(of.labels), dict(of.annotations)
-    env: list[str] = []
-    mounts: list[model.Mount] = []
-    hooks = linux = b""
-    for number, value in _parts(data, _CONTAINER):
-        if number == 8:
-            env.append(wire.text(value))
-        elif number == 9:
-            mounts.append(_mount(value))
-        elif number in texts:
-            texts[number] = wire.text(value)
-        elif number == 5:
-            labels.update((_pair(value),))
-        elif number == 6:
-            annotations.update((_pair(value),))
-        elif number == 10:
-            hooks += value
-        elif number == 11:
-            linux += value
-    if not texts[1]:
+    found = wire.gathered(data, _CONTAINER)
+    identifier = _text(found[1])
+    if not identifier:
         raise errors.RemoteProtocolError("the runtime shows a container without an id")
-    devices, rules, own_users, cgroup = _linux(linux)
+    devices, rules, own_users, cgroup = _linux(b"".join(found[11]))
     return model.Container(
-        id=texts[1],
-        name=texts[3],
+        id=identifier,
+        name=_text(found[3]),
         pod=of.name,
         namespace=of.namespace,
         pod_uid=of.uid,
-        labels=labels,
-        annotations=annotations,
+        labels={**of.labels, **dict(map(_pair, found[5]))},
+        annotations={**of.annotations, **dict(map(_pair, found[6]))},
         pod_annotations=of.annotations,
-        env=tuple(env),
-        mounts=tuple(mounts),
+        env=_texts(found[8]),
+        mounts=tuple(map(_mount, found[9])),
         devices=devices,
-        hooks=tuple(_hooks(hooks)),
+        hooks=tuple(_hooks(b"".join(found[10]))),
         runtime_handler=of.runtime_handler,
         privileged=privileged(rules),
         user_namespace=own_users,
@@ -145,29 +119,26 @@ def listed_pods(elements: Sequence[bytes]) -> dict[str, Pod]:
 
 def listed_container(data: bytes, pods: Mapping[str, Pod]) -> model.Container:
     """Decode a container of a Synchronize; its pod may be unknown. Raises RemoteProtocolError."""
-    parts = _parts(data, _CONTAINER)
-    its_pod = next((wire.text(value) for number, value in parts if number == 2), "")
-    return container(data, pods.get(its_pod, Pod()))
+    found = wire.gathered(data, _POD_OF)
+    return container(data, pods.get(wire.text(found[2][0]) if found[2] else "", Pod()))
 
 
 def _halves(data: bytes) -> tuple[bytes, bytes]:
     """Give pod and container of a request; pieces of one message add up to it."""
-    pod_data = shown = b""
-    for number, value in _parts(data, _REQUEST):
-        if number == 1:
-            pod_data += value
-        elif number == 2:
-            shown += value
-    return pod_data, shown
+    found = wire.gathered(data, _REQUEST)
+    return b"".join(found[1]), b"".join(found[2])
 
 
-def _parts(data: bytes, read: frozenset[int]) -> Iterator[tuple[int, bytes]]:
-    """Give the fields that hold bytes; those `read` do so, others may hold anything."""
-    for number, wire_type, value in wire.walk(data):
-        if not isinstance(value, int) and wire_type == wire.LENGTH:
-            yield number, value
-        elif number in read:
-            raise errors.RemoteProtocolError(f"field {number} has wire type {wire_type}, not 2")
+def _text(found: list[bytes]) -> str:
+    """Read a string field: of one that comes several times the last counts."""
+    return _texts(found)[-1] if found else ""
+
+
+def _texts(found: list[bytes]) -> tuple[str, ...]:
+    try:
+        return tuple([value.decode() for value in found])
+    except UnicodeDecodeError as error:
+        raise errors.RemoteProtocolError(f"a string field is not UTF-8: {error}") from None
 
 
 def _kept(read: Callable[[bytes], T]) -> Callable[[bytes], T]:

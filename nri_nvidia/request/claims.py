@@ -154,4 +154,4 @@ def _mig(asker: Asker, held: Held, env: Mapping[str, str]) -> Held:
         )
         held = held.saying(verdict)
         found.append(kind)
-    return attrs.evolve(held, managed=tuple(found))
+    return attrs.evolve(held, managed=tuple(found)) if found else held

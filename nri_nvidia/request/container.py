@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The neutral view of a container that every front end produces."""
 
+import functools
 from collections.abc import Mapping
 
 import attrs
@@ -89,6 +90,14 @@ class Container:
 
         Engines append the user's values after the image's. An entry without `=` is ignored.
         """
-        entries = [entry for entry in self.env if entry.startswith(prefix)] if prefix else self.env
-        pairs = (entry.partition("=") for entry in entries)
-        return {key: value for key, sep, value in pairs if sep}
+        if prefix:
+            return {k: value for k, value in self._variables.items() if k.startswith(prefix)}
+        return self._variables.copy()
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, str]:
+        return dict([entry.split("=", 1) for entry in self.env if "=" in entry])
+
+    def variable(self, name: str) -> str | None:
+        """Give a variable's value, None where it is not set."""
+        return self._variables.get(name)

@@ -97,12 +97,14 @@ def parse(
             return Parsed(request=request, reasons=tuple(noted), error=held.error)
         if named.devices and not held.devices:
             return Parsed(reasons=tuple(noted))  # all that it named is ignored
-        request = attrs.evolve(
-            request,
-            devices=held.devices,
-            imex_channels=held.imex_channels,
-            groups=held.groups,
-        )
+        kept = (held.devices, held.imex_channels, held.groups)
+        if kept != (request.devices, request.imex_channels, request.groups):
+            request = attrs.evolve(
+                request,
+                devices=held.devices,
+                imex_channels=held.imex_channels,
+                groups=held.groups,
+            )
         chosen = capabilities(env, rules, legacy=legacy)
         wanted = requirements.collect(env, legacy=legacy, disabled=rules.disable_require)
     except errors.RequestError as error:
@@ -300,14 +302,14 @@ def imex_channels(container: containers.Container, rules: policy.RequestPolicy) 
     """Read the IMEX channels; `all` is possible through mounts only, `none` is none."""
     if rules.ignore_imex_channels:
         return ()
-    env = container.environment(IMEX_CHANNELS)
+    value = container.variable(IMEX_CHANNELS)
     if rules.accept_volume_mounts:
         asked = mountlist.channels(container.mounts)
         if asked:
             return asked
-    if IMEX_CHANNELS not in env or not _may_use_environment(container, rules):
+    if value is None or not _may_use_environment(container, rules):
         return ()
-    channels = lists.devices(lists.items([env[IMEX_CHANNELS]]))
+    channels = lists.devices(lists.items([value]))
     return () if channels is None or channels == ("all",) else channels
 
 

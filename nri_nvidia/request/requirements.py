@@ -33,10 +33,11 @@ def collect(
     """
     if disabled or env.get(DISABLE) in _DISABLING:
         return ()
+    names = sorted([name for name in env if name.startswith(_PREFIX)])
     stated = tuple(
         model.Requirement(variable=name, text=env[name])
-        for name in sorted(env)
-        if name.startswith(_PREFIX) and not name.startswith(_NOT_REQUIREMENTS)
+        for name in names
+        if not name.startswith(_NOT_REQUIREMENTS)
     )
     if not legacy:
         return stated

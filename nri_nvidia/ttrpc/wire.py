@@ -60,6 +60,39 @@ def is_framed(data: bytes, numbers: frozenset[int]) -> bool:
     return position == end
 
 
+def gathered(data: bytes, numbers: frozenset[int]) -> dict[int, list[bytes]]:
+    """Give what the fields `numbers`, of 1 to 15, hold, in the order of each; all of them bytes.
+
+    In half the time of `walk`, and for the same data: raises RemoteProtocolError as that does, and
+    where one of them does not hold bytes. Other fields are passed over.
+    """
+    found: dict[int, list[bytes]] = {number: [] for number in numbers}
+    wanted = {number << 3 | LENGTH: values for number, values in found.items()}
+    position, end, plain = 0, len(data), _PLAIN
+    try:
+        while position < end:
+            key, size = data[position], data[position + 1]
+            if plain[key]:
+                begin = position + 2
+                if size >= 0x80:
+                    size, begin = read_varint(data, position + 1)
+                position = begin + size
+            else:
+                key, begin = read_varint(data, position)
+                position = _skip(data, position, numbers)
+                if key in wanted:
+                    size, begin = read_varint(data, begin)
+            if position > end:
+                break
+            if key in wanted:
+                wanted[key].append(data[begin:position])
+    except IndexError:
+        position = end + 1
+    if position != end:
+        raise errors.RemoteProtocolError(f"a message of {end} bytes is cut off in a field")
+    return found
+
+
 def _skip(data: bytes, position: int, numbers: frozenset[int]) -> int:
     """Give where the next field begins; raises RemoteProtocolError."""
     key, position = read_varint(data, position)

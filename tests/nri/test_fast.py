@@ -149,6 +149,32 @@ def test_framing_is_that_of_the_walk(data, numbers):
 
 
 @quick
+@hypothesis.given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.lists(
+            st.one_of(
+                st.builds(wire.piece, st.integers(1, 17), st.binary(max_size=300)),
+                st.sampled_from([b"\x8a\0\1s", b"\x0a\x81\0t", b"\x20\x05", b"\x45abcd", b"\x0a"]),
+            ),
+            max_size=6,
+        ).map(b"".join),
+    ),
+    st.frozensets(st.integers(1, 15)),
+)
+def test_what_is_gathered_is_what_the_walk_gives(data, numbers):
+    """For any bytes each field's values in order, or an error for the same bytes."""
+    if not wire.is_framed(data, numbers):
+        with pytest.raises(errors.RemoteProtocolError):
+            wire.gathered(data, numbers)
+        return
+    fields = list(wire.walk(data))
+    assert wire.gathered(data, numbers) == {
+        each: [value for number, _, value in fields if number == each] for each in numbers
+    }
+
+
+@quick
 @hypothesis.given(pods, containers)
 def test_reading_is_what_the_library_reads(pod, shown):
     """Field by field the same as by way of message objects."""
