@@ -175,7 +175,7 @@ def _with_token(built: Built, token: str) -> Built:
         model.HookEdit(
             stage=hook.stage,
             path=hook.path,
-            args=tuple([token if part == _ANY else part for part in hook.args]),
+            args=_signed(hook.args, token),
             env=hook.env,
             timeout=hook.timeout,
         )
@@ -190,6 +190,12 @@ def _with_token(built: Built, token: str) -> Built:
         unprepared=built.unprepared,
         cuda_compat=built.cuda_compat,
     )
+
+
+def _signed(args: tuple[str, ...], token: str) -> tuple[str, ...]:
+    if args[-1] == _ANY:  # as it is now, and there are hundreds
+        return (*args[:-1], token)
+    return tuple(token if part == _ANY else part for part in args)
 
 
 def _build(

@@ -30,7 +30,8 @@ _POD = frozenset({1, 2, 3, 4, 5, 6, 7})
 _CONTAINER = frozenset({1, 2, 3, 5, 6, 8, 9, 10, 11})
 _POD_OF = frozenset({2})
 """The numbers of the fields that are read of each message."""
-_ID = wire.piece(1, b"")[:1]
+_ID, _SHOWN = (wire.piece(number, b"")[:1] for number in (1, 2))
+"""The first byte of a message's field 1, as a container's id and a request's pod are, and of 2."""
 _KEPT_PARTS, _KEPT_LENGTH = 512, 512
 """How many parts of a kind are kept as read, and of at most how many bytes each."""
 
@@ -125,6 +126,13 @@ def listed_container(data: bytes, pods: Mapping[str, Pod]) -> model.Container:
 
 def _halves(data: bytes) -> tuple[bytes, bytes]:
     """Give pod and container of a request; pieces of one message add up to it."""
+    if data[:1] == _ID:  # the pod, all of it, and behind it the container and no more
+        size, begin = wire.read_varint(data, 1)
+        end = begin + size
+        if data[end : end + 1] == _SHOWN:
+            rest, inside = wire.read_varint(data, end + 1)
+            if inside + rest == len(data):
+                return data[begin:end], data[inside:]
     found = wire.gathered(data, _REQUEST)
     return b"".join(found[1]), b"".join(found[2])
 

@@ -8,13 +8,15 @@ without an environment (it would get the container's), text that is not UTF-8.
 
 import functools
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
 
 from nri_nvidia import errors
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.edits import model
 from nri_nvidia.ttrpc import wire
 
+T = TypeVar("T", bound=Hashable)
 _PROPAGATION = frozenset({"private", "rprivate", "shared", "rshared", "slave", "rslave"})
 _ADJUST = 1
 _MOUNTS, _ENV, _HOOKS, _LINUX = 3, 4, 5, 6
@@ -40,7 +42,7 @@ def encoded(edits: model.ContainerEdits) -> bytes:
     """
     if not edits:
         return b""
-    adjust = _mounts_and_variables(edits.mounts, edits.env)
+    adjust = _mounts(edits.mounts) + _variables(edits.env)
     if edits.hooks:
         adjust += wire.piece(_HOOKS, _encoded_hooks(edits.hooks))
     return wire.piece(_ADJUST, adjust + _linux(edits.devices))
@@ -52,22 +54,41 @@ def adjustment(edits: model.ContainerEdits) -> api.ContainerAdjustment:
     return answer.adjust
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _mounts_and_variables(
-    mounts: tuple[model.MountEdit, ...], env: tuple[tuple[str, str], ...]
-) -> bytes:
+def _known(encode: Callable[[T], bytes]) -> Callable[[T], bytes]:
+    """Keep what values were encoded as, found by the object, and only then by what it holds.
+
+    Containers that are given the same are mostly given the same object, which has not to be
+    looked through then.
+    """
+    objects: dict[int, tuple[T, bytes]] = {}  # each value is held, so its number is its own
+    kept = functools.lru_cache(maxsize=_KEPT)(encode)
+
+    @functools.wraps(encode)
+    def encoded(value: T) -> bytes:
+        known = objects.get(id(value))
+        if known is None:
+            if len(objects) >= _KEPT:
+                objects.clear()
+            known = objects[id(value)] = value, kept(value)
+        return known[1]
+
+    return encoded
+
+
+@_known
+def _mounts(mounts: tuple[model.MountEdit, ...]) -> bytes:
     messages = [_mount(mount) for mount in mounts]
     _unique("mount", (message.destination for message in messages))
-    _unique("variable", (key for key, _ in env))
-    return b"".join(
-        [
-            *(wire.piece(_MOUNTS, bytes(message)) for message in messages),
-            *(wire.piece(_ENV, bytes(_variable(key, value))) for key, value in env),
-        ]
-    )
+    return b"".join([wire.piece(_MOUNTS, bytes(message)) for message in messages])
 
 
 @functools.lru_cache(maxsize=_KEPT)
+def _variables(env: tuple[tuple[str, str], ...]) -> bytes:
+    _unique("variable", (key for key, _ in env))
+    return b"".join([wire.piece(_ENV, bytes(_variable(key, value))) for key, value in env])
+
+
+@_known
 def _linux(devices: tuple[model.DeviceEdit, ...]) -> bytes:
     if not devices:
         return b""

@@ -150,3 +150,17 @@ def test_order_is_kept():
     assert [mount.destination for mount in adjust.mounts] == [m.destination for m in mounts]
     assert [hook.path for hook in adjust.hooks.create_container] == [h.path for h in hooks]
     assert [list(hook.args) for hook in adjust.hooks.create_container] == [["hook", "run"]] * 3
+
+
+def test_what_is_found_by_the_object_is_what_it_holds():
+    """Equal mounts and devices in other objects are encoded alike, and any number of them."""
+    kept = model.ContainerEdits(mounts=(model.MountEdit(source="/a", destination="/a"),))
+    first = nri.encoded(kept)
+    for number in range(300):
+        mounts = (model.MountEdit(source=f"/{number}", destination="/a"),)
+        found = nri.adjustment(model.ContainerEdits(mounts=mounts))
+        assert found.mounts[0].source == f"/{number}"
+        del mounts
+    assert nri.encoded(kept) == first
+    again = model.ContainerEdits(mounts=(model.MountEdit(source="/a", destination="/a"),))
+    assert nri.encoded(again) == first
