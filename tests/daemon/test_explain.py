@@ -13,6 +13,7 @@ import pytest
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.testing import runtime
 from tests.containerd import daemons
+from tests.nri import messages
 
 from .pairs import POD, container
 
@@ -100,6 +101,37 @@ def test_refused_and_passed_over(together):
         hook = api.Hooks(prestart=[api.Hook(path="/usr/bin/nvidia-container-runtime-hook")])
         await pair.create(2, "NVIDIA_VISIBLE_DEVICES=1", hooks=bytes(hook))
         assert (await explained(pair, "c2"))["reasons"][-1]["code"] == "other-injector"
+
+    together(body)
+
+
+def test_what_had_no_effect_is_told(together):
+    """Of a list that a keyword decides, of mounts that do not count, of a mount over the cache."""
+
+    async def body(pair):
+        assert bytes(await pair.create(1, "NVIDIA_VISIBLE_DEVICES=void,0")) == b""
+        claim = messages.mount("/var/run/nvidia-container-devices/0", "/dev/null")
+        assert bytes(await pair.create(2, "PATH=/bin", mounts=[claim])) == b""
+        volume = messages.mount("/etc", "/data")
+        await pair.create(3, "NVIDIA_VISIBLE_DEVICES=none,9", mounts=[volume])
+        expected = {
+            "c1": ("ignore", ["devices-without-effect"]),
+            "c2": ("ignore", ["volume-mounts-not-accepted"]),
+            "c3": (
+                "inject",
+                ["devices-without-effect", "users-mount-kept", "loader-cache-hidden"],
+            ),
+        }
+        for name, told in expected.items():
+            found = await explained(pair, name)
+            assert (found["decision"], [each["code"] for each in found["reasons"]]) == told
+        decisions = (await asyncio.to_thread(pair.daemon.status))["decisions"]
+        shown = {
+            each["name"]: [reason["code"] for reason in each["reasons"]] for each in decisions
+        }
+        assert shown == {name: codes for name, (_, codes) in expected.items()}
+        _, text = await said(pair, "c1")
+        assert "0 has no effect" in text
 
     together(body)
 
