@@ -31,8 +31,8 @@ from nri_nvidia.edits import fabric, hooks, volume
 from nri_nvidia.edits import model as edits_model
 from nri_nvidia.host import model as host
 from nri_nvidia.nri import plugin
+from nri_nvidia.request import asked, parse
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Decider:
     ) -> edits_model.ContainerEdits:
         """Decide over a new container; raises an Error to refuse its creation."""
         started = time.monotonic()
-        parsed = parse.parse(container, self.rules.request)
+        parsed = asked.parse(container, self.rules.request)
         if parsed.request is None and not parsed.reasons:
             return edits_model.ContainerEdits()
         question = object()
@@ -167,14 +167,20 @@ class Decider:
                 container.display,
                 container.id[:12],
             )
-            self._keep(container, pipeline.refused(_late(), parsed.request), started)
+            self._keep(
+                ledger.decided(container, pipeline.refused(_late(), parsed.request), started)
+            )
             raise
         finally:
             del self._deciding[question]
-        decided = self._keep(container, plan, started)
+        made = ledger.decided(container, plan, started)
         self._note(self._begun, container.id)
-        # Saying it takes a tenth of the time of an answer, which the runtime waits for.
-        asyncio.get_running_loop().call_soon(decisionlog.write, decided)
+        # The runtime waits for the answer, and mostly nobody for what is kept and said of it.
+        soon = asyncio.get_running_loop().call_soon
+        if self._counts_at_once(container):
+            soon(decisionlog.write, self._keep(made))
+        else:
+            soon(lambda: decisionlog.write(self._keep(made)))
         if not plan.created:
             raise plan.refusal()
         return plan.edits
@@ -185,17 +191,17 @@ class Decider:
         begun = min(self._deciding.values(), default=None)
         return 0.0 if begun is None else time.monotonic() - begun
 
-    def _keep(
-        self, container: containers.Container, plan: pipeline.Plan, started: float
-    ) -> ledger.Decided:
+    def _counts_at_once(self, container: containers.Container) -> bool:
+        """Tell whether somebody looks for a decision before the loop has gone round.
+
+        That is the next one where GPUs are exclusive, and whoever notes who holds what.
+        """
+        exclusive = self.rules.request.access.exclusive
+        return exclusive or ledger.is_unknown_to_nri(container.id)
+
+    def _keep(self, made: ledger.Decided) -> ledger.Decided:
         """Remember a decision, in memory and on disk; gives it with texts cut to a length."""
-        decided = ledger.Decided(
-            time=time.time(),
-            container=container,
-            plan=plan,
-            duration_ms=(time.monotonic() - started) * 1000,
-        )
-        kept = self.ledger.record(decided)
+        kept = self.ledger.record(made)
         self.records.decided(kept)
         return kept
 
@@ -346,12 +352,7 @@ class Decider:
             plan = pipeline.plan(container, inventory, self.rules, context, parsed)
         except errors.Error as error:
             plan = pipeline.refused(error, parsed.request)
-        decided = ledger.Decided(
-            time=time.time(),
-            container=container,
-            plan=plan,
-            duration_ms=(time.monotonic() - started) * 1000,
-        )
+        made = ledger.decided(container, plan, started)
         if container.id not in self.ledger.missed:
             return  # it ended meanwhile
         if plan.decision is pipeline.Decision.IGNORE:
@@ -363,7 +364,7 @@ class Decider:
             container.display,
             container.id[:12],
         )
-        self.records.decided(ledger.shortened(decided), missed=True)
+        self.records.decided(ledger.shortened(made), missed=True)
 
     def _served(self, container: containers.Container) -> bool:
         """Tell whether a container got something: our hook, a GPU's node, our files."""

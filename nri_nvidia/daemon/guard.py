@@ -112,6 +112,9 @@ class Decider(decider.Decider):
         if faults:
             self._overrule(proposed.container, given, faults)
 
+    def _counts_at_once(self, container: containers.Container) -> bool:
+        return super()._counts_at_once(container) or self._will_be_shown(container.id)
+
     def _will_be_shown(self, container_id: str) -> bool:
         runtime = self.connection.runtime
         shows = self.validates and runtime is not None and runtime.can_validate
@@ -149,7 +152,7 @@ class Decider(decider.Decider):
         self._reports.forget(container.id)
         self.ledger.drop(container.id)
         plan = pipeline.refused(error, given.plan.request if given else None)
-        decisionlog.write(self._keep(container, plan, time.monotonic()))
+        decisionlog.write(self._keep(ledger.decided(container, plan, time.monotonic())))
         raise error
 
 

@@ -3,6 +3,7 @@
 
 import collections
 import functools
+import time
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -65,6 +66,12 @@ class Decided:
     container: containers.Container
     plan: pipeline.Plan
     duration_ms: float
+
+
+def decided(container: containers.Container, plan: pipeline.Plan, started: float) -> Decided:
+    """Give a decision that was made now and begun at `started` (monotonic)."""
+    taken = (time.monotonic() - started) * 1000
+    return Decided(time=time.time(), container=container, plan=plan, duration_ms=taken)
 
 
 class Ledger:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The neutral view of a container that every front end produces."""
 
-import functools
 from collections.abc import Mapping
 
 import attrs
@@ -90,14 +89,11 @@ class Container:
 
         Engines append the user's values after the image's. An entry without `=` is ignored.
         """
-        if prefix:
-            return {k: value for k, value in self._variables.items() if k.startswith(prefix)}
-        return self._variables.copy()
-
-    @functools.cached_property
-    def _variables(self) -> dict[str, str]:
-        return dict([entry.split("=", 1) for entry in self.env if "=" in entry])
+        entries = [entry for entry in self.env if "=" in entry and entry.startswith(prefix)]
+        return dict([entry.split("=", 1) for entry in entries])
 
     def variable(self, name: str) -> str | None:
         """Give a variable's value, None where it is not set."""
-        return self._variables.get(name)
+        marker = f"{name}="
+        found = [entry for entry in self.env if entry.startswith(marker)]
+        return found[-1][len(marker) :] if found else None

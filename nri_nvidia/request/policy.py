@@ -6,7 +6,7 @@ import attrs
 from nri_nvidia.request import model, rules
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class RequestPolicy:
     """How requests are read. The defaults are those of NVIDIA's own stack.
 
