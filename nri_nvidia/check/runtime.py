@@ -158,11 +158,17 @@ def _socket(facts: Facts) -> Iterator[Finding]:
         return
     runs = any(facts.running(name) for name in _RUNTIMES)
     if facts.processes and not runs:
+        there = bool(facts.versions.containerd or facts.runtime.files)
+        absent = (
+            ", and no containerd was found here, neither program nor configuration: install it, "
+            "or set nri.enabled = false where none of its containers are to be served"
+        )
         yield Finding(
             code="runtime-not-running",
             severity=Severity.ERROR,
-            message=f"no container runtime with NRI is running, so nobody serves {ours}",
-            command="systemctl start containerd",
+            message=f"no container runtime with NRI is running, so nobody serves {ours}"
+            f"{'' if there else absent}",
+            command="systemctl start containerd" if there else "apt-get install containerd",
         )
     elif facts.listener is Listener.REFUSED:
         yield Finding(

@@ -277,6 +277,18 @@ def test_fault_is_found_first(node, capsys, name):
     assert first["command"]
 
 
+def test_no_runtime_that_could_be_started(node, capsys):
+    """Where nothing of containerd is there, it is to be installed, or not to be looked for."""
+    both(remove("proc/100/cmdline"), remove("run/nri/nri.sock"))(node)
+    assert node.findings(capsys)[1][0]["command"] == "systemctl start containerd"
+    both(remove("etc/containerd/config.toml"), versions(runc="1.3.0"))(node)
+    found = node.findings(capsys)[1][0]
+    assert (found["code"], found["command"]) == (
+        "runtime-not-running", "apt-get install containerd",
+    )  # fmt: skip
+    assert "nri.enabled = false" in found["message"]
+
+
 @pytest.mark.parametrize("name", ["runtime-not-running", "nri-off", "nri-socket-missing"])
 def test_no_runtime_is_looked_for_where_nri_is_not_wanted(node, capsys, name):
     """Containers are to come by other doors alone (`nri.enabled`)."""
