@@ -137,7 +137,7 @@ class RuntimeDoor:
         self._of_users += counted
         try:
             answer = await self._answer(reader, caller)
-            writer.write(json.dumps(answer).encode())
+            writer.write(answer)
             await asyncio.wait_for(writer.drain(), _READING)
         except (OSError, TimeoutError):
             logger.debug("a runtime left before it had its answer: process %d", caller.pid)
@@ -148,7 +148,7 @@ class RuntimeDoor:
             self._of_users -= counted
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, caller: Caller) -> dict[str, Any]:
+    async def _answer(self, reader: asyncio.StreamReader, caller: Caller) -> bytes:
         try:
             # Read first: who is sent away with the question unread does not get the answer.
             longest = _LONGEST_OF_USERS if caller.uid else _LONGEST
@@ -163,14 +163,14 @@ class RuntimeDoor:
                 await asyncio.sleep(0)
                 return answer
         except errors.Error as error:
-            return {"message": errors.printable(str(error))}
+            return json.dumps({"message": errors.printable(str(error))}).encode()
 
     def _require_room(self, caller: Caller) -> None:
         """Raise RequestError where users would keep the daemon from others."""
         if caller.uid and self._of_users > _MOST_OF_USERS:
             raise errors.RequestError("too many users' containers at once", hint="try again")
 
-    async def _answer_to(self, data: bytes, caller: Caller) -> dict[str, Any]:
+    async def _answer_to(self, data: bytes, caller: Caller) -> bytes:
         question = _question(data)
         container = _container(question, caller)
         edits = await self._decide(container)
@@ -178,7 +178,7 @@ class RuntimeDoor:
             stays = question["stays"] is True
             cgroup = _cgroup(question["spec"]) if caller.uid == 0 else ""
             self._holders.hold(container.id, caller.pid, stays=stays, cgroup=cgroup)
-        return {"patch": render.document(edits) if edits else {}}
+        return b'{"patch": %b}' % (render.encoded(edits) if edits else b"{}")
 
     async def _decide(self, container: containers.Container) -> edits_model.ContainerEdits:
         deadline = asyncio.get_running_loop().time() + _LIMIT

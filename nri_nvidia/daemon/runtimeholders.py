@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_OF_USERS = 256
 """Containers of other users than root that are shown: each has a descriptor here."""
+_LONGEST = 4096
+"""Bytes of a process's line in /proc: some fifty numbers and a short name."""
 _KEY = "watched"
 """The member of a record that names the process and the cgroup."""
 _MADE = (0.2, 2.0)
@@ -65,12 +67,13 @@ class Holders:
         self._unwatch(container_id)
         if not self._books.came_by(container_id, "runtime"):
             return
-        self._make_room()
-        caller = process(pid)
+        if ledger.is_of_user(container_id):
+            self._make_room()
+        caller, its_parent = _seen(pid)
         if pid > 0 and caller is None:
             self._ended(container_id)  # who has left has no container made
             return
-        found = caller if stays else process(parent(pid))
+        found = caller if stays else process(its_parent)
         # The first process outlives all: a container that it started is shown until the next one
         # of its name.
         if found and found.pid > 1 and self._watch(container_id, found):
@@ -141,25 +144,25 @@ class Holders:
         task.add_done_callback(self._ends.discard)
 
 
-def parent(pid: int) -> int:
-    """Give the parent of a process, 0 where that is not known."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
 def process(pid: int) -> Process | None:
     """Give what tells a process from others, None where there is none."""
-    fields = _stat(pid)
-    return Process(pid=pid, start=int(fields[19])) if fields else None
+    return _seen(pid)[0]
 
 
-def _stat(pid: int) -> list[str]:
-    """Read the fields from the third on (proc(5), /proc/pid/stat): the second may hold blanks."""
+def _seen(pid: int) -> tuple[Process | None, int]:
+    """Give a process, None where there is none, and its parent's number, 0 where not known.
+
+    Read are the fields from the third on (proc(5), /proc/pid/stat): the second may hold blanks.
+    """
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fields = os.read(descriptor, _LONGEST).rpartition(b")")[2].split()
+        finally:
+            os.close(descriptor)
     except OSError:
-        return []
+        return None, 0
+    return Process(pid=pid, start=int(fields[19])), int(fields[1])
 
 
 def _left(store: records.Store) -> dict[str, dict[str, Any]]:

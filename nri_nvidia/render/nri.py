@@ -8,15 +8,14 @@ without an environment (it would get the container's), text that is not UTF-8.
 
 import functools
 import posixpath
-from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from nri_nvidia import errors
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.edits import model
+from nri_nvidia.render import shared
 from nri_nvidia.ttrpc import wire
 
-T = TypeVar("T", bound=Hashable)
 _PROPAGATION = frozenset({"private", "rprivate", "shared", "rshared", "slave", "rslave"})
 _ADJUST = 1
 _MOUNTS, _ENV, _HOOKS, _LINUX = 3, 4, 5, 6
@@ -30,7 +29,6 @@ _STAGES = {
     "poststop": 6,
 }
 """The numbers of fields (`protos/nri.proto`): of the response, the adjustment, a hook, Hooks."""
-_KEPT = 128
 
 
 def encoded(edits: model.ContainerEdits) -> bytes:
@@ -54,41 +52,20 @@ def adjustment(edits: model.ContainerEdits) -> api.ContainerAdjustment:
     return answer.adjust
 
 
-def _known(encode: Callable[[T], bytes]) -> Callable[[T], bytes]:
-    """Keep what values were encoded as, found by the object, and only then by what it holds.
-
-    Containers that are given the same are mostly given the same object, which has not to be
-    looked through then.
-    """
-    objects: dict[int, tuple[T, bytes]] = {}  # each value is held, so its number is its own
-    kept = functools.lru_cache(maxsize=_KEPT)(encode)
-
-    @functools.wraps(encode)
-    def encoded(value: T) -> bytes:
-        known = objects.get(id(value))
-        if known is None:
-            if len(objects) >= _KEPT:
-                objects.clear()
-            known = objects[id(value)] = value, kept(value)
-        return known[1]
-
-    return encoded
-
-
-@_known
+@shared.known
 def _mounts(mounts: tuple[model.MountEdit, ...]) -> bytes:
     messages = [_mount(mount) for mount in mounts]
     _unique("mount", (message.destination for message in messages))
     return b"".join([wire.piece(_MOUNTS, bytes(message)) for message in messages])
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=shared.KEPT)
 def _variables(env: tuple[tuple[str, str], ...]) -> bytes:
     _unique("variable", (key for key, _ in env))
     return b"".join([wire.piece(_ENV, bytes(_variable(key, value))) for key, value in env])
 
 
-@_known
+@shared.known
 def _linux(devices: tuple[model.DeviceEdit, ...]) -> bytes:
     if not devices:
         return b""
@@ -147,7 +124,7 @@ def _encoded_hooks(hooks: Iterable[model.HookEdit]) -> bytes:
     return found
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=shared.KEPT)
 def _hook(path: str, args: tuple[str, ...], env: tuple[str, ...], timeout: int) -> bytes:
     if not env:
         raise errors.Error(f"hook {path} has no environment, it would get the container's")

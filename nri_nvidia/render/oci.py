@@ -2,10 +2,12 @@
 """Edits as changes to an OCI config.json (OCI runtime spec, config-linux)."""
 
 import copy
+import functools
+import json
 from typing import Any
 
 from nri_nvidia.edits import model
-from nri_nvidia.render import patch
+from nri_nvidia.render import patch, shared
 
 
 def patched(spec: dict[str, Any], edits: model.ContainerEdits) -> dict[str, Any]:
@@ -27,6 +29,54 @@ def document(edits: model.ContainerEdits) -> dict[str, Any]:
         "mounts": [mount_entry(mount) for mount in edits.mounts],
         "hooks": hooks,
     }
+
+
+def encoded(edits: model.ContainerEdits) -> bytes:
+    """Give `document(edits)` as JSON; what containers have in common is written once."""
+    hooks: dict[str, list[bytes]] = {}
+    for hook in edits.hooks:
+        hooks.setdefault(hook.stage, []).append(_hook(hook))
+    written = b", ".join(
+        b"%b: [%b]" % (_json(stage), b", ".join(each)) for stage, each in hooks.items()
+    )
+    return b'{"env": %b, %b, "mounts": %b, "hooks": {%b}}' % (
+        _json(dict(edits.env)),
+        _devices(edits.devices),
+        _mounts(edits.mounts),
+        written,
+    )
+
+
+@shared.known
+def _devices(devices: tuple[model.DeviceEdit, ...]) -> bytes:
+    nodes, rules = _json(list(map(_device, devices))), _json(list(map(_rule, devices)))
+    return b'"devices": %b, "rules": %b' % (nodes, rules)
+
+
+@shared.known
+def _mounts(mounts: tuple[model.MountEdit, ...]) -> bytes:
+    return _json(list(map(mount_entry, mounts)))
+
+
+def _hook(hook: model.HookEdit) -> bytes:
+    """Write a hook, of which containers have all in common but the last argument, a token."""
+    if len(hook.args) < 2:
+        return _json(hook_entry(hook))
+    begin, end = _around(hook.path, hook.args[:-1], hook.env, hook.timeout)
+    return b"%b, %b%b" % (begin, _json(hook.args[-1]), end)
+
+
+@functools.lru_cache(maxsize=shared.KEPT)
+def _around(
+    path: str, args: tuple[str, ...], env: tuple[str, ...], timeout: int
+) -> tuple[bytes, bytes]:
+    """Write what stands before and behind the last argument."""
+    begin = b'{"path": %b, "args": %b' % (_json(path), _json(args)[:-1])
+    return begin, b'], "env": %b, "timeout": %b}' % (_json(env), _json(timeout))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
 def mount_entry(mount: model.MountEdit) -> dict[str, Any]:
