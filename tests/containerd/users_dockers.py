@@ -70,6 +70,17 @@ class Place:
         """What starts a program there."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"]
 
+    def as_user(self, *path: Path) -> tuple[list[str], dict[str, str]]:
+        """Give what starts a program there as the user, with folders on his PATH, and its variables."""
+        env = {
+            "HOME": str(self.home),
+            "XDG_RUNTIME_DIR": str(self.directory / "xdg"),
+            "PATH": ":".join(map(str, [*path, "/usr/sbin:/usr/bin:/sbin:/bin"])),
+        }
+        number = str(USER)
+        user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "env", "-i"]
+        return [*self.space, *user, *(f"{key}={value}" for key, value in env.items())], env
+
     def own(self) -> None:
         """Give the user what is in his directories."""
         for top in (self.home, self.directory / "xdg"):
@@ -112,20 +123,9 @@ class UsersDocker(dockers.Dockerd):
 
     def __init__(self, place: Place, programs: Mapping[str, engines.Program], *path: Path) -> None:
         folders = [*path, *(programs[name].bin for name in (*PROGRAMS, "docker-cli", "runc"))]
-        env = {
-            "HOME": str(place.home),
-            "XDG_RUNTIME_DIR": str(place.directory / "xdg"),
-            "PATH": ":".join(map(str, [*folders, "/usr/sbin:/usr/bin:/sbin:/bin"])),
-        }
-        number = str(USER)
-        user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups"]
-        super().__init__(
-            programs["docker-cli"].path,
-            place.directory / "xdg/docker.sock",
-            place.home,
-            [*place.space, *user, "env", "-i", *(f"{key}={value}" for key, value in env.items())],
-            env,
-        )
+        space, env = place.as_user(*folders)
+        socket = place.directory / "xdg/docker.sock"
+        super().__init__(programs["docker-cli"].path, socket, place.home, space, env)
         self._place = place
         self._script = programs["docker-rootless"].path
         self._namespace = 0
