@@ -62,11 +62,19 @@ def is_whole(data: bytes) -> bool:
     send it. What the fields hold is not looked at.
     """
     try:
-        pod_data, shown = _halves(data)
+        places = _places(data)
+        if places is None:
+            pod_data, shown = _halves(data)
+            data, places = pod_data + shown, (0, len(pod_data), len(pod_data))
     except errors.RemoteProtocolError:
         return False
-    has_id = shown[:1] == _ID and shown[1:2] != b"\0"
-    return has_id and wire.is_framed(shown, _CONTAINER) and wire.is_framed(pod_data, _POD)
+    begin, end, inside = places
+    has_id = data[inside : inside + 1] == _ID and data[inside + 1 : inside + 2] != b"\0"
+    return (
+        has_id
+        and wire.is_framed(data, _CONTAINER, inside)
+        and wire.is_framed(data, _POD, begin, end)
+    )
 
 
 def pod(data: bytes) -> Pod:
@@ -126,15 +134,27 @@ def listed_container(data: bytes, pods: Mapping[str, Pod]) -> model.Container:
 
 def _halves(data: bytes) -> tuple[bytes, bytes]:
     """Give pod and container of a request; pieces of one message add up to it."""
-    if data[:1] == _ID:  # the pod, all of it, and behind it the container and no more
-        size, begin = wire.read_varint(data, 1)
-        end = begin + size
-        if data[end : end + 1] == _SHOWN:
-            rest, inside = wire.read_varint(data, end + 1)
-            if inside + rest == len(data):
-                return data[begin:end], data[inside:]
+    places = _places(data)
+    if places is not None:
+        begin, end, inside = places
+        return data[begin:end], data[inside:]
     found = wire.gathered(data, _REQUEST)
     return b"".join(found[1]), b"".join(found[2])
+
+
+def _places(data: bytes) -> tuple[int, int, int] | None:
+    """Give where a request's pod begins and ends and its container begins, which ends with it.
+
+    None for one that is not made so. Raises RemoteProtocolError.
+    """
+    if data[:1] != _ID:
+        return None
+    size, begin = wire.read_varint(data, 1)
+    end = begin + size
+    if data[end : end + 1] != _SHOWN:
+        return None
+    rest, inside = wire.read_varint(data, end + 1)
+    return (begin, end, inside) if inside + rest == len(data) else None
 
 
 def _text(found: list[bytes]) -> str:

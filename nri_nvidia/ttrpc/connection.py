@@ -108,11 +108,9 @@ class Connection:
         """
         if self._error is not None:
             raise self._error
-        alone = self._alone(data)
-        if alone is not None:
-            event = self._event(*alone)
-            if event is not None:
-                yield event
+        call = self._call_alone(data)
+        if call is not None:
+            yield call
             return
         try:
             for connection, piece in self._mux.receive(data):
@@ -127,12 +125,18 @@ class Connection:
             self._error = error
             raise
 
-    def _alone(self, data: bytes) -> tuple[int, frames.Frame] | None:
-        """Read what is one whole frame for one of the two connections."""
-        found = self._mux.alone(data)
-        reader = self._frames.get(found[0]) if found else None
-        frame = reader.alone(found[1]) if reader and found else None
-        return (found[0], frame) if found and frame else None
+    def _call_alone(self, data: bytes) -> Request | Refused | None:
+        """Read what is one whole call of the peer and no more, as nearly all data are.
+
+        Nothing of it is copied but its payload. None for anything else, which is left as it is.
+        """
+        if self._mux.alone(data) != self._serves:
+            return None
+        found = self._frames[self._serves].alone(data, mux.HEADER_SIZE)
+        if found is None or found[1] != frames.Type.REQUEST:
+            return None
+        stream, _, flags = found
+        return self._request(stream, flags, data, mux.HEADER_SIZE + frames.HEADER_SIZE)
 
     def receive_eof(self) -> None:
         """Note the end of the peer's bytes; raises RemoteProtocolError inside a message."""
@@ -182,7 +186,9 @@ class Connection:
 
     def _event(self, connection: int, frame: frames.Frame) -> Event | None:
         if connection == self._serves:
-            return self._request(frame) if frame.type == frames.Type.REQUEST else None
+            if frame.type != frames.Type.REQUEST:
+                return None
+            return self._request(frame.stream, frame.flags, frame.data)
         if frame.stream not in self._called:
             return None
         if frame.type in {frames.Type.REQUEST, frames.Type.DATA}:
@@ -191,8 +197,8 @@ class Connection:
             )
         return self._response(frame) if frame.type == frames.Type.RESPONSE else None
 
-    def _request(self, frame: frames.Frame) -> Request | Refused:
-        stream = frame.stream
+    def _request(self, stream: int, flags: int, data: bytes, begin: int = 0) -> Request | Refused:
+        """Open a call, whose envelope is what there is of `data` from `begin` on."""
         invalid = const.Status.INVALID_ARGUMENT
         if stream % 2 == 0:
             return self._refused(stream, invalid, f"stream id {stream} is not odd")
@@ -201,7 +207,7 @@ class Connection:
                 stream, invalid, f"stream id {stream} is not above the last, {self._last_served}"
             )
         self._last_served = stream
-        if frame.flags & _OF_STREAMS:
+        if flags & _OF_STREAMS:
             return self._refused(stream, const.Status.UNIMPLEMENTED, "streams are not served")
         if len(self._served) >= self._max_open:
             return self._refused(
@@ -210,7 +216,7 @@ class Connection:
                 f"{len(self._served)} calls are open, no more are taken",
             )
         try:
-            request = envelope.request(stream, frame.data)
+            request = envelope.request(stream, data, begin)
         except errors.RemoteProtocolError as error:
             return self._refused(stream, invalid, f"undecodable request: {error}")
         self._served.add(stream)

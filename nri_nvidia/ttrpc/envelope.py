@@ -33,27 +33,27 @@ class Request:
         return f"/{self.service}/{self.method}"
 
 
-def request(stream: int, data: bytes) -> Request:
-    """Read a request; unknown fields pass. Raises RemoteProtocolError."""
-    return _as_usual(stream, data) or _request(stream, data)
+def request(stream: int, data: bytes, begin: int = 0) -> Request:
+    """Read a request, from `begin` on; unknown fields pass. Raises RemoteProtocolError."""
+    return _as_usual(stream, data, begin) or _request(stream, data[begin:])
 
 
-def _as_usual(stream: int, data: bytes) -> Request | None:
+def _as_usual(stream: int, data: bytes, begin: int = 0) -> Request | None:
     """Read one as Go writes it: service, method, payload and time limit, each once, in order.
 
     What stands before and behind the payload is the same in nearly all of a runtime's calls. None
     for any other, also one with a fault: that is found by reading all of it.
     """
     try:
-        method = 3 + data[1]
+        method = begin + 3 + data[begin + 1]
         key = method + 1 + data[method]
         if data[key] != _PAYLOAD:
             return None
         size, start = wire.read_varint(data, key + 1)
         end = start + size
-        if end > len(data) or key > _LONGEST or len(data) - end > _LONGEST:
+        if end > len(data) or key - begin > _LONGEST or len(data) - end > _LONGEST:
             return None
-        service, method_name = _called(data[:key])
+        service, method_name = _called(data[begin:key])
         return Request(
             stream=stream,
             service=service,

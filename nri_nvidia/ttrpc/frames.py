@@ -97,11 +97,14 @@ class Reader:
             del self._buffer[:end]
             yield Frame(stream, kind, flags, payload)
 
-    def alone(self, data: bytes) -> Frame | None:
-        """Read what is one frame and no more, as nearly all data are; else it is for `receive`."""
-        if self._buffer or len(data) < HEADER_SIZE:
+    def alone(self, data: bytes, begin: int) -> tuple[int, int, int] | None:
+        """Give stream, type and flags of what is one frame and no more from `begin` on.
+
+        None for anything else, and inside of a frame: then `receive` has to be given it.
+        """
+        if self._buffer or len(data) < begin + HEADER_SIZE:
             return None
-        length, stream, kind, flags = _HEADER.unpack_from(data)
-        if length > self._limit or length != len(data) - HEADER_SIZE:
+        length, stream, kind, flags = _HEADER.unpack_from(data, begin)
+        if length > self._limit or length != len(data) - begin - HEADER_SIZE:
             return None
-        return Frame(stream, kind, flags, data[HEADER_SIZE:])
+        return stream, kind, flags

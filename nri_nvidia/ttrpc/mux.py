@@ -42,17 +42,16 @@ class Reader:
         """Whether everything received so far was whole frames."""
         return not self._header and not self._left
 
-    def alone(self, data: bytes) -> tuple[int, bytes] | None:
-        """Give (connection, bytes) of what is one frame and no more, as nearly all data are.
+    def alone(self, data: bytes) -> int | None:
+        """Give the connection of what is one frame and no more.
 
         None for anything else, and inside of a frame: then `receive` has to be given it.
         """
         if self._left or self._header or len(data) < HEADER_SIZE:
             return None
+        connection: int
         connection, length = _HEADER.unpack_from(data)
-        if length != len(data) - HEADER_SIZE or length > self._limit:
-            return None
-        return connection, data[HEADER_SIZE:]
+        return connection if length == len(data) - HEADER_SIZE and length <= self._limit else None
 
     def receive(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Give the payload bytes in `data` as they come; exhaust it before the next call.

@@ -42,12 +42,16 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield number, value
 
 
-def is_framed(data: bytes, numbers: frozenset[int]) -> bool:
+def is_framed(
+    data: bytes, numbers: frozenset[int], begin: int = 0, end: int | None = None
+) -> bool:
     """Tell whether `walk()` gets through a message whose fields `numbers` all hold bytes.
 
-    For a quarter of the time: what the fields hold is not touched.
+    The message is what `data` holds from `begin` to `end`, else all of it. For a quarter of the
+    time: what the fields hold is not touched.
     """
-    position, end, plain = 0, len(data), _PLAIN
+    position, plain = begin, _PLAIN
+    end = len(data) if end is None else end
     try:
         while position < end:
             size = data[position + 1]
