@@ -169,6 +169,10 @@ class Connection:
         Raises LocalProtocolError, and leaves it open, when the result is too long to be sent.
         """
         self._must_be_open(stream)
+        if not payload:
+            # Nearly all containers ask for nothing: a header is the whole answer.
+            self._served.discard(stream)
+            return self._framing(self._serves, frames.empty(stream, frames.Type.RESPONSE), b"")
         response = envelope.response(payload)
         data = self._encode(self._serves, stream, frames.Type.RESPONSE, response)
         self._served.discard(stream)

@@ -64,6 +64,11 @@ def header(stream: int, kind: int, data: bytes, flags: int = 0, *, limit: int = 
     return _HEADER.pack(len(data), stream, kind, flags)
 
 
+def empty(stream: int, kind: int) -> bytes:
+    """Give the frame without data, which is a header."""
+    return _HEADER.pack(0, stream, kind, 0)
+
+
 class Reader:
     """Bytes in, frames out. Holds what has arrived of one frame and never reserves more."""
 

@@ -125,7 +125,7 @@ class Server:
         """Give the empty answer if that is all; in doubt it is left to a task."""
         try:
             # A peer that does not read its answers is to be waited for.
-            if not (link.is_open and link.is_writable and raw.says_nothing(request.payload)):
+            if not (link.takes and raw.says_nothing(request.payload)):
                 return False
         except Exception:
             log.exception("%s could not be judged by its bytes", request.route)

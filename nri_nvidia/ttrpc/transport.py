@@ -56,14 +56,15 @@ class Link(asyncio.Protocol):
         return self._transport is not None and not self._ended.done()
 
     @property
+    def takes(self) -> bool:
+        """Whether `send()` may be called and the peer takes what is sent."""
+        opened = self._transport is not None and not self._ended.done()
+        return opened and self._writable.is_set()
+
+    @property
     def is_held(self) -> bool:
         """Whether reading is stopped by us."""
         return self._held
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the peer has taken most of what was sent."""
-        return self._writable.is_set()
 
     def sees_peer(self) -> bool:
         """Whether the peer's process is in our namespace of processes or below (unix(7))."""
