@@ -8,13 +8,10 @@ import signal
 import grpclib
 import pytest
 
-from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
-from nri_nvidia.nri import session
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
-from nri_nvidia.ttrpc import connection, peer, transport
 
-from . import crios, daemons, doors, test_doors
+from . import crios, daemons, doors, others, test_doors
 
 pytestmark = pytest.mark.long
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -149,55 +146,19 @@ async def test_whether_the_image_or_the_pod_said_so(places, settled):
         assert await gpus(crio, {VISIBLE: "all"}) == set("012")
 
 
-class Other(api.PluginBase):
-    """A plugin that gives every container GPU 1."""
-
-    def __init__(self):
-        self.synchronised = asyncio.Event()
-
-    async def configure(self, message):
-        return api.ConfigureResponse(events=1 << (api.Event.CREATE_CONTAINER - 1))
-
-    async def synchronize(self, message):
-        if not message.more:
-            self.synchronised.set()
-        return api.SynchronizeResponse(more=message.more)
-
-    async def create_container(self, message):
-        node = api.LinuxDevice(path="/dev/nvidia1", type="c", major=195, minor=1)
-        linux = api.LinuxContainerAdjustment(devices=[node])
-        return api.CreateContainerResponse(adjust=api.ContainerAdjustment(linux=linux))
-
-
-@contextlib.asynccontextmanager
-async def beside(crio):
-    """Have another plugin in CRI-O, besides the daemon."""
-    state = connection.Connection(serves=session.PLUGIN_SERVICE, calls=session.RUNTIME_SERVICE)
-
-    async def dial(*arguments):
-        return await transport.connect(str(crio.nri_socket), *arguments)
-
-    plugin = Other()
-    async with peer.opened(dial, state, services=[plugin]) as other:
-        request = api.RegisterPluginRequest(plugin_name="other", plugin_idx="20")
-        await api.RuntimeStub(other.channel).register_plugin(request, timeout=30)
-        await plugin.synchronised.wait()
-        yield
-
-
 async def test_what_another_plugin_makes_of_a_decision(places, settled):
     """With `nri.validate` the creation is refused, and the sentence names the plugin."""
     crio, _ = places
     with settled('nri.validate = "ours"\n') as daemon:
         assert await gpus(crio, {VISIBLE: "0"}) == {"0"}
-        async with beside(crio):
+        async with others.beside(crio.nri_socket):
             with pytest.raises(doors.RefusedError, match="plugin 20-other gives /dev/nvidia1"):
                 await gpus(crio, {VISIBLE: "0"})
             last = daemon.status()["decisions"][-1]
             assert last["reasons"][-1]["code"] == "adjustment-altered"
             assert daemon.status()["containers"] == []
     with settled():
-        async with beside(crio):
+        async with others.beside(crio.nri_socket):
             assert await gpus(crio, {VISIBLE: "0"}) == {"0", "1"}
 
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BuildKit by itself: RUN by nri-nvidia-runtime, and by CDI where its Dockerfiles can ask so."""
+
+import contextlib
+
+import pytest
+
+from nri_nvidia.testing import host as simulated
+from nri_nvidia.testing import host_spec
+
+from . import buildkits, daemons, doors
+
+pytestmark = pytest.mark.long
+# buildkitd has the umask 0 (its main_unix.go), and what everybody can write is not read.
+CLOSING = """#!/bin/sh
+for word; do
+    [ "$last" != --bundle ] || chmod go-w "$word/config.json"
+    last=$word
+done
+exec {runtime} "$@"
+"""
+LOOK = "RUN /probe ls /dev; /probe-dlopen libcuda.so.1; /probe open /dev/nvidia1 rw"
+
+
+@pytest.fixture(scope="module")
+def world(programs, library, tmp_path_factory):
+    """A buildkitd whose worker runs nri-nvidia-runtime by a script of ours, and a daemon that keeps CDI files."""
+    host = tmp_path_factory.mktemp("host")
+    with contextlib.ExitStack() as stack:
+        kit = stack.enter_context(buildkits.prepared(library["debian"]))
+        simulated.build(host, host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 2))
+        text = f'cdi.keep = true\ncdi.directory = "{kit.cdi_specs}"\n'
+        daemon = stack.enter_context(daemons.alone(host, text))
+        daemon.until((kit.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
+        front = kit.directory / "front"
+        wrapper = doors.wrapper(daemon, programs["runc"].path)
+        front.write_text(CLOSING.format(runtime=wrapper))
+        front.chmod(0o755)
+        kit.start(front)
+        yield kit, daemon
+
+
+def seen(done):
+    """Give what a RUN wrote, word by word."""
+    assert done.code == 0, done
+    return {line.split()[-1] for line in done.stderr.splitlines() if line.strip()}
+
+
+async def test_by_the_runtime(world):
+    """What the variable asks for; nothing is held once it is built."""
+    kit, daemon = world
+    words = seen(await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK]))
+    assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
+    assert "nvidia0" not in words
+    daemon.until(lambda: not daemon.status()["containers"], "the build's end")
+    assert "nvidiactl" not in seen(await kit.build(["RUN /probe ls /dev"]))
+
+
+async def test_a_refusal_is_what_the_build_says(world):
+    """The daemon's sentence."""
+    done = await world[0].build(["ENV NVIDIA_VISIBLE_DEVICES=9", LOOK])
+    assert done.code != 0
+    assert "NVIDIA_VISIBLE_DEVICES=9: no such GPU; this node has 0-1" in done.stderr
+
+
+async def test_without_the_script(programs, library, tmp_path):
+    """buildkitd's config.json can be written by everybody: it is refused, and no other is."""
+    simulated.build(tmp_path / "host", host_spec.HostSpec())
+    with (
+        buildkits.prepared(library["debian"]) as kit,
+        daemons.alone(tmp_path / "host") as daemon,
+    ):
+        kit.start(doors.wrapper(daemon, programs["runc"].path))
+        done = await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=0", LOOK])
+        assert done.code != 0
+        assert "/config.json can be written by everybody" in done.stderr
+        assert "nvidiactl" not in seen(await kit.build(["RUN /probe ls /dev"]))
+
+
+async def test_by_cdi(world):
+    """`RUN --device` gets the device that is named, once the build is allowed it."""
+    kit, _ = world
+    lines = [LOOK.replace("RUN ", "RUN --device=nvidia.com/gpu=1 ")]
+    done = await kit.build(lines, "--allow", "device")
+    if "device feature is only supported in" in done.stderr:
+        pytest.skip("this buildkitd's own Dockerfile frontend knows no RUN --device")
+    words = seen(done)
+    assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
+    assert "nvidia0" not in words
+    refused = await kit.build(lines)
+    assert refused.code != 0
+    assert "device" in refused.stderr
