@@ -86,6 +86,7 @@ _KEYS = {
     "hook.ldconfig": "The host's ldconfig; empty: found.",
     "hook.timeout": "The runtime's limit for the hook, in seconds.",
     "hook.ldconfig_timeout": "The limit for ldconfig in it, in seconds.",
+    "hook.warm": "Whether a process stands ready, so that no hook has to start Python.",
     "hook.on_error": "Whether a container starts when a step failed: continue or fail.",
     "control.socket": "Root may connect, and the members of the group below.",
     "control.group": "A name or number; its members see the names of all containers.",

@@ -159,7 +159,8 @@ class Hook:
 
     `directory` must be readable by every uid: containers in a user namespace run the hook as one.
     `timeout` is the runtime's limit for the hook in seconds, `ldconfig_timeout` that for ldconfig
-    in it. `on_error` says whether a container starts when a step failed.
+    in it. `on_error` says whether a container starts when a step failed, `warm` whether a process
+    stands ready to do the hook's work.
     """
 
     enabled: bool = True
@@ -170,6 +171,12 @@ class Hook:
     timeout: int = attrs.field(default=10, validator=_seconds)
     ldconfig_timeout: int = attrs.field(default=5, validator=_seconds)
     on_error: str = attrs.field(default="continue", validator=_one_of("continue", "fail"))
+    warm: bool = True
+
+    @property
+    def script(self) -> str:
+        """The installed hook."""
+        return f"{self.directory.rstrip('/')}/nri-nvidia-hook"
 
     @steps.validator
     def _known(
@@ -277,7 +284,7 @@ class Config:
         """Give what a decision needs; `interpreter` is used where none is configured."""
         hook = edit_options.HookOptions(
             interpreter=self.hook.interpreter or interpreter,
-            script=f"{self.hook.directory.rstrip('/')}/nri-nvidia-hook",
+            script=self.hook.script,
             ldconfig=self.hook.ldconfig,
             skipped=tuple(sorted(set(_STEPS) - set(self.hook.steps))),
             on_error=self.hook.on_error,

@@ -4,6 +4,7 @@
 import asyncio
 import collections
 import logging
+import posixpath
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +27,7 @@ from nri_nvidia.daemon import (
     looks,
     recorder,
     volumekeeper,
+    warmkeeper,
 )
 from nri_nvidia.edits import fabric, hooks, volume
 from nri_nvidia.edits import model as edits_model
@@ -97,6 +99,7 @@ class Decider:
         self.leftovers = leftovers.Leftovers(
             self._cri, self.ledger, lambda: self.connection.runtime_name, self.stop_container
         )
+        self.warm = warmkeeper.WarmKeeper()
         self._noting = False
         self._deciding: dict[object, float] = {}
         self._ended: collections.deque[str] = collections.deque(maxlen=_KEPT_ENDS)
@@ -113,6 +116,7 @@ class Decider:
         self.rules = config.rules(
             interpreter=config.hook.interpreter, report_socket=self._reports.path
         )
+        self.warm.use(config.hook, posixpath.dirname(self._reports.path))
         self.markers = parse.markers(self.rules.request)
         self._cri.use(config.policy.cri_socket, config.policy.cri_timeout)
 
@@ -256,8 +260,8 @@ class Decider:
         if hook is None:
             return rules
         interpreter = await self.place.ready(self.hook, max(left, _LEAST_WAIT), look)
-        if hook.interpreter != interpreter:
-            hook = attrs.evolve(hook, interpreter=interpreter)
+        if (hook.interpreter, hook.warm) != (interpreter, self.warm.directory):
+            hook = attrs.evolve(hook, interpreter=interpreter, warm=self.warm.directory)
             completed = attrs.evolve(rules, inject=attrs.evolve(rules.inject, hook=hook))
             if self.rules is rules:  # other settings may have come meanwhile
                 self.rules = completed
@@ -265,8 +269,9 @@ class Decider:
         return rules
 
     def close(self) -> None:
-        """Let the thread of its looks go."""
+        """Let the thread of its looks go, and the process that stands ready."""
         self._looks.close()
+        self.warm.close()
 
     @property
     def volume_problem(self) -> host.Problem | None:

@@ -177,7 +177,9 @@ class RuntimeDoor:
         if edits:
             stays = question["stays"] is True
             cgroup = _cgroup(question["spec"]) if caller.uid == 0 else ""
-            self._holders.hold(container.id, caller.pid, stays=stays, cgroup=cgroup)
+            # Another process of root's may ask for the one that was called.
+            pid = question["process"] if caller.uid == 0 else 0
+            self._holders.hold(container.id, pid or caller.pid, stays=stays, cgroup=cgroup)
         return b'{"patch": %b}' % (render.encoded(edits) if edits else b"{}")
 
     async def _decide(self, container: containers.Container) -> edits_model.ContainerEdits:
@@ -226,7 +228,14 @@ def _question(data: bytes) -> dict[str, Any]:
         )
     if not isinstance(identifier, str) or not isinstance(spec, dict):
         raise errors.RequestError("not the question of nri-nvidia-runtime")
-    return {"id": identifier, "spec": spec, "nested": nested, "stays": stays}
+    process = found.get("process")
+    return {
+        "id": identifier,
+        "spec": spec,
+        "nested": nested,
+        "stays": stays,
+        "process": process if type(process) is int and process > 0 else 0,
+    }
 
 
 def _container(question: dict[str, Any], caller: Caller) -> containers.Container:

@@ -178,6 +178,7 @@ class Service:
         yield watchdog.keep(watchdog.interval(os.environ), wrong), "the watchdog"
         yield self._cdi.keep(), "keeping CDI specifications"
         yield self._door.keep_client(self._place), "the door for runtimes"
+        yield self._decider.warm.keep(self._place), "keeping a process that stands ready"
         yield self._decider.leftovers.keep(), "looking for containers that have ended"
 
     def _heed_signals(self, owner: "asyncio.Task[None]", tasks: asyncio.TaskGroup) -> None:
@@ -197,9 +198,8 @@ class Service:
 
     async def _status(self) -> dict[str, Any]:
         self._holders.look()
-        return await statusview.document(
-            self._decider, self._watch, self._started, self._cdi.problem
-        )
+        problem = self._cdi.problem
+        return await statusview.document(self._decider, self._watch, self._started, problem)
 
     async def _serve_nri(self, wanted: session.Settings) -> None:
         """Be the runtime's plugin for ever, or, with NRI switched off, just there."""
@@ -284,8 +284,8 @@ class Service:
         self._holders.close()
         if self._adoption is not None:
             self._adoption.cancel()
-        parts = (self._watch, self._place, self._keeper, self._reader, self._cdi, self._decider)
-        for part in (*parts, self._standing):
+        own = (self._keeper, self._reader, self._cdi, self._decider, self._standing)
+        for part in (self._watch, self._place, *own):
             part.close()
 
     async def _in_time(self, call: Callable[[], T], what: str) -> T:
@@ -355,8 +355,8 @@ class Service:
 
     def _registered(self) -> None:
         runtime = self._decider.connection.runtime
-        name = f"{runtime.name} {runtime.version}" if runtime else "the runtime"
-        notify.notify(f"READY=1\nSTATUS=registered with {errors.printable(name)}")
+        name = errors.printable(f"{runtime.name} {runtime.version}" if runtime else "the runtime")
+        notify.notify(f"READY=1\nSTATUS=registered with {name}")
 
     async def _first_look(self) -> None:
         """Look at the host beside the registration, so that the first container finds it known."""

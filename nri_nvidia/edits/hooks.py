@@ -8,6 +8,8 @@ from nri_nvidia.edits import model, options
 from nri_nvidia.request import container as containers
 
 NAME = "nri-nvidia-hook"
+SHELL = "/bin/sh"
+_AMONG = 8  # of a hook's words is its script
 # A hook without an environment inherits the image's, as root (CVE-2025-23266).
 # With this locale Python looks for no other, which takes a quarter of a millisecond.
 _ENVIRONMENT = ("LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
@@ -43,11 +45,14 @@ def build(
     args += ["--timeout", str(hook.step_timeout), "--on-error", hook.on_error]
     if hook.report_socket and token:
         args += ["--report", hook.report_socket, "--token", token]
+    if hook.warm:
+        # The script goes on as Python where nobody stands ready any more.
+        args = [SHELL, f"{hook.script}.sh", hook.warm, *args]
     return model.ContainerEdits(
         hooks=(
             model.HookEdit(
                 stage="createContainer",
-                path=hook.interpreter,
+                path=args[0],
                 args=tuple(args),
                 env=_ENVIRONMENT,
                 timeout=hook.timeout,
@@ -58,4 +63,4 @@ def build(
 
 def is_ours(hook: containers.Hook) -> bool:
     """Tell a hook of ours in a spec, whichever version and place it was installed from."""
-    return any(posixpath.basename(part) == NAME for part in (hook.path, *hook.args[:5]))
+    return any(posixpath.basename(part) == NAME for part in (hook.path, *hook.args[:_AMONG]))

@@ -11,6 +11,7 @@ class HookOptions:
     `script` is the installed hook, `interpreter` a Python that any uid may execute. `ldconfig` is
     the host's, empty for the hook's own choice. `skipped` names steps to leave out. `timeout` and
     `step_timeout` are seconds: the runtime's limit for the hook and the hook's for ldconfig.
+    `warm` is the directory of the process that stands ready to do its work, empty for none.
     """
 
     interpreter: str = "/usr/bin/python3"
@@ -21,6 +22,7 @@ class HookOptions:
     timeout: int = 10
     step_timeout: int = 5
     report_socket: str = ""
+    warm: str = ""
 
 
 @attrs.frozen(kw_only=True, cache_hash=True)

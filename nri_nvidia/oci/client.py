@@ -15,6 +15,7 @@ import posix
 import sys
 import time
 
+from nri_nvidia.oci.complaint import complain
 from nri_nvidia.render.patch import apply
 
 TYPE_CHECKING = False
@@ -180,7 +181,9 @@ def text(value: dict[str, Any]) -> bytes:
         raise Refused(f"config.json cannot be written again: {error}") from None
 
 
-def message(spec: dict[str, Any], identifier: str, arguments: list[str]) -> dict[str, Any]:
+def message(
+    spec: dict[str, Any], identifier: str, arguments: list[str], process: int
+) -> dict[str, Any]:
     """Give what the daemon is told: of the configuration what a decision may depend on."""
     shown = {key: spec[key] for key in SENT if key in spec}
     for part, keys in SENT_OF.items():
@@ -196,6 +199,7 @@ def message(spec: dict[str, Any], identifier: str, arguments: list[str]) -> dict
         "spec": shown,
         "nested": nested,
         "stays": options == {"run"},  # this process is there as long as the container
+        "process": process,  # 0: this one
     }
 
 
@@ -233,7 +237,7 @@ def served(spec: dict[str, Any]) -> bool:
         for stage in hooks.values()
         for hook in listed(stage)
         if isinstance(hook, dict)
-        for part in [hook.get("path"), *listed(hook.get("args"))[:5]]
+        for part in [hook.get("path"), *listed(hook.get("args"))[:8]]
     )
 
 
@@ -326,22 +330,22 @@ def answer_for(spec: dict[str, Any], run: str, question: dict[str, Any]) -> dict
         time.sleep(PAUSE)
 
 
-def prepare(run: str, path: str, identifier: str, arguments: list[str]) -> None:
+def prepare(run: str, path: str, identifier: str, arguments: list[str], process: int) -> None:
     """Have the config.json changed where the container is given something; raises Refused."""
     bundle = Bundle(path)
     try:
-        change(bundle, run, identifier, arguments)
+        change(bundle, run, identifier, arguments, process)
     finally:
         bundle.close()
 
 
-def change(bundle: Bundle, run: str, identifier: str, arguments: list[str]) -> None:
+def change(bundle: Bundle, run: str, identifier: str, arguments: list[str], process: int) -> None:
     """Do that with an open one."""
     spec = bundle.read()
     if served(spec):
         return
     changed = without_stand_in(spec)
-    answer = answer_for(spec, run, message(spec, identifier, arguments))
+    answer = answer_for(spec, run, message(spec, identifier, arguments, process))
     if answer is None:
         return  # nor is it --gpus, which comes with a variable
     if answer.get("message"):
@@ -358,40 +362,27 @@ def change(bundle: Bundle, run: str, identifier: str, arguments: list[str]) -> N
         bundle.write(spec)
 
 
-def complain(arguments: list[str], told: str) -> None:
-    """Say why where engines look: in the log that they named, and on standard error."""
-    given = {"log": "", "log-format": ""}
-    for place, word in enumerate(arguments):
-        name, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in given and not given[name]:
-            given[name] = value if equals else "".join(arguments[place + 1 : place + 2])
-    quoted = _json.encode_basestring_ascii(f"nri-nvidia: {told}")
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    line = f'time="{now}" level=error msg={quoted}\n'
-    if given["log-format"] == "json":
-        line = f'{{"level":"error","msg":{quoted},"time":"{now}"}}\n'
-    if given["log"]:
-        appending = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
-        try:
-            posix.write(posix.open(given["log"], appending, 0o644), line.encode())
-        except OSError as error:
-            told += f" (and {given['log']} cannot be written: {error.strerror})"
-        line = f"nri-nvidia: {''.join(c if c.isprintable() else '?' for c in told)}\n"
-    posix.write(2, line.encode("utf-8", "backslashreplace"))
+def prepared(run: str, path: str, identifier: str, arguments: list[str], process: int = 0) -> bool:
+    """Do that, or say why not; `process` is who asks, where that is not this process."""
+    try:
+        prepare(run, path, identifier, arguments, process)
+    except Refused as refused:
+        complain(arguments, str(refused))
+    except Exception as error:  # noqa: BLE001  engines show the log, and not a traceback
+        complain(arguments, f"a defect in nri-nvidia: {type(error).__name__}: {error}")
+    else:
+        return True
+    return False
 
 
 def main(words: list[str]) -> int:
     """Run as a program; gives an exit status only where the real runtime is not started."""
     run, real, path, identifier, *arguments = words
-    try:
-        prepare(run, path, identifier, arguments)
-        posix.execve(real, [real, *arguments], posix.environ)
-    except Refused as refused:
-        complain(arguments, str(refused))
-    except OSError as error:
-        complain(arguments, f"{real} cannot be started: {error.strerror}")
-    except Exception as error:  # noqa: BLE001  engines show the log, and not a traceback
-        complain(arguments, f"a defect in {sys.argv[0]}: {type(error).__name__}: {error}")
+    if prepared(run, path, identifier, arguments):
+        try:
+            posix.execve(real, [real, *arguments], posix.environ)
+        except OSError as error:
+            complain(arguments, f"{real} cannot be started: {error.strerror}")
     return 1
 
 

@@ -24,7 +24,9 @@ HOOK_PARTS = tuple(
     f"oci/{name}.py"
     for name in ("view", "procfs", "files", "cache", "folders", "steps", "compat", "hook")
 )
-CLIENT_PARTS = ("render/patch.py", "oci/client.py")
+CLIENT_PARTS = ("render/patch.py", "oci/complaint.py", "oci/client.py")
+WARM_PARTS = ("oci/slots.py", "oci/warm.py")
+WARM, FRONT, ASK = "nri-nvidia-warm", "nri-nvidia-hook.sh", "ask"
 # Beside a setting's own texts: a letter, digit or sign that a request needs, written as an escape.
 ESCAPES = (
     *(rf"\u00{each}".encode() for each in ("4", "5", "6", "7", *map(str, range(30, 40)))),
@@ -83,8 +85,33 @@ def install(directory: str, interpreter: str = "") -> str:
     put(main, script())
     if interpreter:
         compile_for(interpreter, main)
-    put(path, SHEBANG + (Path(__file__).parent / "start.py").read_text(encoding="utf-8"))
+    put(path, SHEBANG + part("start.py"))
+    put(folder / f"{WARM}.py", script(WARM_PARTS))
+    put(folder / FRONT, part("front.sh"))
     return str(path)
+
+
+def part(name: str) -> str:
+    """Give the text of a file that lies beside this one."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def install_ask(directory: str) -> None:
+    """Make the directory of the process that stands ready, for root alone, and say how to ask it.
+
+    Raises HostError as `install` does.
+    """
+    folder = Path(directory)
+    make(folder.parent)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise errors.HostError(
+            f"{folder} cannot be made a directory of root's alone: {error.strerror}",
+            hint="remove what is there",
+        ) from error
+    put(folder / ASK, part("ask.sh"))
 
 
 def install_client(directory: str, interpreter: str, markers: Iterable[bytes]) -> None:
@@ -98,9 +125,8 @@ def install_client(directory: str, interpreter: str, markers: Iterable[bytes]) -
     main = folder / f"{CLIENT}.py"
     put(main, script(CLIENT_PARTS))
     compile_for(interpreter, main)
-    start = (Path(__file__).parent / "start.py").read_text(encoding="utf-8")
     put(folder / "markers", marker_file(markers))
-    put(folder / CLIENT, f"#!{interpreter} -IS\n{start}")
+    put(folder / CLIENT, f"#!{interpreter} -IS\n{part('start.py')}")
 
 
 def marker_file(markers: Iterable[bytes]) -> bytes:

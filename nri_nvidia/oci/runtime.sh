@@ -5,7 +5,8 @@
 #
 # Only create and run are looked at, and of those only containers whose config.json holds one of
 # the texts that a request begins with. All else goes to the real runtime at once: an engine asks
-# for a container's state often. So this forks once at most, for grep.
+# for a container's state often. So this forks once at most, for grep, and not at all where a process
+# stands ready to look.
 #
 # Environment:
 #   NRI_NVIDIA_RUNTIME  the real runtime, by its path or a name on PATH; else the first line of
@@ -118,6 +119,18 @@ fi
 # A container without any of these texts asks for nothing. No engine writes a letter as \u....; such
 # a file is looked at rather than overlooked.
 config=${config:-${bundle:-.}/config.json}
+
+# The process that stands ready looks at it and does all that follows here, for root: with `run`
+# this process is to be watched as long as the container.
+warm=$run/warm
+if [ "$verb" = create ] && [ -r "$warm/ask" ]; then
+	. "$warm/ask"
+	if ask runtime "$id" "$config"; then
+		[ "$status" = 0 ] || exit 1
+		exec "$real" "$@"
+	fi
+fi
+
 markers=$run/runtime/markers
 if [ -e "$config" ] && ! [ -f "$config" ]; then
 	: # a FIFO would keep grep waiting; what asks says what is wrong with it

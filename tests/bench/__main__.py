@@ -122,7 +122,7 @@ def on_containerd(
         wanted |= arms.engines_for_creations()
         kinds += [*arms.creations(), *arms.by_ctr()]
     if "parts" in chosen:
-        wanted["parts"] = ""
+        wanted["parts"] = "hook.warm = false\n"  # each part is of a Python of its own
         kinds += arms.parts()
     place = directory / "containerd"
     place.mkdir()

@@ -36,6 +36,7 @@ def programs(directory: Path, host: Path) -> Iterator[dict[str, Program]]:
     toolbox = bundles.Toolbox.make(directory)
     with daemons.alone(host) as daemon:
         daemon.until((daemon.directory / "runtime/nri-nvidia-client").exists, "its program")
+        daemon.until((daemon.directory / "warm/requests").exists, "a process that stands ready")
         env = {"NRI_NVIDIA_RUN": str(daemon.directory), "NRI_NVIDIA_RUNTIME": str(toolbox.quiet)}
 
         def call(verb: str, bundle: Path | None = None) -> Program:

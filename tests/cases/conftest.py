@@ -2,6 +2,6 @@
 """What the recorded cases need beside values: a root file system, and the hook on it."""
 
 from tests.host.conftest import tree
-from tests.oci.conftest import case, hook, place, shared, toolbox
+from tests.oci.conftest import case, hook, place, python_hook, shared, toolbox
 
-__all__ = ["case", "hook", "place", "shared", "toolbox", "tree"]
+__all__ = ["case", "hook", "place", "python_hook", "shared", "toolbox", "tree"]

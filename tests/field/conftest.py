@@ -9,9 +9,9 @@ from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.testing import host, host_spec, runtime
 from tests.containerd import daemons
 from tests.host.conftest import tree
-from tests.oci.conftest import Case, case, hook, place, ready, shared, toolbox
+from tests.oci.conftest import Case, case, hook, place, python_hook, ready, shared, toolbox
 
-__all__ = ["Case", "case", "hook", "place", "ready", "shared", "toolbox", "tree"]
+__all__ = ["Case", "case", "hook", "place", "python_hook", "ready", "shared", "toolbox", "tree"]
 
 POD = api.PodSandbox(id="p", name="pod", namespace="team")
 

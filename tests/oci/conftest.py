@@ -11,7 +11,7 @@ import pytest
 
 from nri_nvidia.oci import install
 
-from . import bundles
+from . import bundles, standing
 
 RUNTIMES = ("runc", "runc-1.1.5", "crun")
 
@@ -30,11 +30,37 @@ def toolbox(shared):
     return bundles.Toolbox.make(shared)
 
 
+BOTH_WAYS = ("attacks", "hook", "hook_process", "procfs", "races")
+"""The modules whose tests have the hook done by a process that stands ready, too."""
+
+
+def pytest_generate_tests(metafunc):
+    """Have a hook started by Python, and done by what stands ready; --long: in every test.
+
+    Those marked `alone` are about the process that is started.
+    """
+    name = metafunc.module.__name__.rpartition(".")[2].removeprefix("test_")
+    both = name in BOTH_WAYS or metafunc.config.getoption("--long")
+    alone = metafunc.definition.get_closest_marker("alone")
+    if both and not alone and "hook" in metafunc.fixturenames:
+        metafunc.parametrize("hook", ["python", "ready"], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def hook(shared):
-    """The command line that starts the installed hook."""
+def python_hook(shared):
+    """The command line that starts the installed hook as a Python of its own."""
     interpreter = install.interpreter()
     return [interpreter, "-I", "-S", install.install(str(shared / "hook"), interpreter)]
+
+
+@pytest.fixture(scope="session")
+def hook(request, shared, python_hook):
+    """The command line that starts it, or has it done by a process that stands ready for it."""
+    if getattr(request, "param", "python") == "python":
+        yield python_hook
+        return
+    with standing.ready(python_hook, shared) as command:
+        yield command
 
 
 @pytest.fixture
@@ -64,6 +90,15 @@ class Case:
         self.bundle = place / "bundle"
         self.root = self.bundle / "rootfs"
         self.driver = [bundles.bind(toolbox.driver, bundles.LIBRARY_DIR)]
+        self.ready = []
+
+    def standing(self, hook, folder):
+        """Have another hook done as this one is: by what stands ready, if that does this one."""
+        if self.hook[0] == hook[0]:
+            return hook
+        running = standing.start(hook, folder)
+        self.ready.append(running)
+        return standing.front(hook, running.folder)
 
     def make(self, kind):
         bundles.make_root(self.root, self.toolbox, kind)
@@ -131,7 +166,10 @@ class Listener:
 
 @pytest.fixture
 def case(place, hook, toolbox):
-    return Case(place, hook, toolbox)
+    made = Case(place, hook, toolbox)
+    yield made
+    for each in made.ready:
+        standing.end(each)
 
 
 @pytest.fixture

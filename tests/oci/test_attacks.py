@@ -232,10 +232,10 @@ def test_files_made_to_break_it(case, runtime, canary, attack):
     assert bundles.running_in(case.root) == []
 
 
-def test_modules_of_the_image_are_not_imported(case, runtime, hook):
+def test_modules_of_the_image_are_not_imported(case, runtime, python_hook):
     """Python files wherever the interpreter looks, or in its directory, are never executed."""
     case.make("debian")
-    command = [hook[0], "-I", "-S", "-c", "import sys; print(*sys.path, sep='\\n')"]
+    command = [python_hook[0], "-I", "-S", "-c", "import sys; print(*sys.path, sep='\\n')"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for folder in (*listed.split(), "/", "/bin"):
         (case.root / folder.strip("/")).mkdir(parents=True, exist_ok=True)

@@ -164,6 +164,7 @@ def test_the_edits_are_made_and_the_runtime_started(place, interpreter):
         "spec": shown,
         "nested": False,
         "stays": False,
+        "process": 0,
     }
 
 

@@ -140,6 +140,7 @@ def test_it_reaches_no_socket_of_the_host(case, runtime):
     assert found == {"with": errno.ECONNREFUSED, "without": 0}
 
 
+@pytest.mark.alone
 def test_no_descriptor_is_left_to_it(case, canary):
     """What a runtime left open, such as a directory of the host's, is closed before anything."""
     options, found = intruder.make(case), {}

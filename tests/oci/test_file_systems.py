@@ -174,6 +174,7 @@ def inflating(rows):
     return cache.MAGIC + header + row * rows + path
 
 
+@pytest.mark.alone
 def test_a_cache_that_grows_in_memory(case, runtime):
     """Whatever an image's cache makes of itself, the hook of 64 containers at once fits a node.
 

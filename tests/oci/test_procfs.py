@@ -202,6 +202,7 @@ def test_two_hooks_of_one_container(seen, runtime):
     assert result.errors == ""
 
 
+@pytest.mark.alone
 def test_a_user_namespace(seen, runtime):
     """The root of a user namespace has it as well."""
 

@@ -111,6 +111,7 @@ def test_cve_2025_23359_a_directory_is_swapped_before_the_view(case, runtime, ca
     assert written == {"with": False, "without": True}
 
 
+@pytest.mark.alone
 def test_cve_2025_23359_a_directory_is_swapped_inside_the_view(case, canary):
     """A directory that becomes a link before it is written to leads nowhere in the view."""
     stop = 'steps.append(step("ldcache"'

@@ -11,6 +11,8 @@ import shutil
 import threading
 from pathlib import Path
 
+from nri_nvidia.oci import install
+
 from . import bundles
 
 STEP_VIEW = 'steps.append(step("view", enter, *root))'
@@ -48,9 +50,10 @@ def changed(case, *changes):
         text = text.replace(old, new)
     folder = case.place / f"hook-{len(os.listdir(case.place))}"
     folder.mkdir()
-    shutil.copy(start, folder)
+    for name in (start.name, f"{start.name}.sh", f"{install.WARM}.py"):
+        shutil.copy(start.with_name(name), folder)
     (folder / f"{start.name}.py").write_text(text)
-    return [*case.hook[:-1], str(folder / start.name)]
+    return case.standing([install.interpreter(), "-I", "-S", str(folder / start.name)], folder)
 
 
 def both_ways(case, *changes):

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands ready for hooks and runtimes, and does at once what Python would first have to start for.
+
+Each GPU container has a hook, and with nri-nvidia-runtime a program that asks the daemon: of the
+time that they take, most is Python's start. A shell's script (`ask.sh`) starts ten times faster,
+and has a child of this process do the work: the same code, in the same namespaces, with the same
+end. Where that cannot be, nothing has been done, and the script starts Python after all.
+
+It runs as `python3 -I -S nri-nvidia-warm DIRECTORY RUN HOOK`, with the daemon's socket in RUN. It
+writes a line when it is ready, and ends with its standard input. DIRECTORY is root's alone, and so
+are the requests: 32 bytes each, the number of a slot and that of the process that took it. What
+`view` says of imports holds here too.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import gc
+import posix
+import select
+import sys
+import time
+from _frozen_importlib_external import SourceFileLoader
+
+from nri_nvidia.oci.slots import PLACE, READ, SIGKILL, Slot, exists, make_pipe, put, remove
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SLOTS = 16  # as ask.sh has it
+SPARE = 2  # children that wait for the next request
+PAUSE = 0.02  # seconds until another one is made, while a container's work goes on
+LIMIT = 15.0  # seconds for a child's work: more than a runtime waits for a hook
+REQUEST = 32
+STANDARD_INPUT, READING_END = 7, 9  # the descriptors of ask.sh
+NEW_CGROUP, NEW_MOUNTS, NEW_NAMES = 0x2000000, 0x20000, 0x4000000
+NEW_IPC, NEW_NETWORK = 0x8000000, 0x40000000
+ALL_BUT_PROCESSES = NEW_CGROUP | NEW_MOUNTS | NEW_NAMES | NEW_IPC | NEW_NETWORK
+SET_DEATH_SIGNAL, SET_DUMPABLE, SIGCHLD = 1, 4, 17
+LONGEST = 16 << 20
+HOOK_AT = 6  # of the words `sh FRONT DIRECTORY PYTHON -I -S HOOK OPTION...`
+SAMPLE = b'{"a": {"b": [1, -2.5e3, true, null, "\\u00e9"], "c": "' + b"d" * 4096 + b'"}}'
+DONE, NOT_SERVED, FAILED = 0, 3, 4  # exit statuses of children
+REGULAR = 0o100000
+OPENAT2 = 437  # not in glibc; there since Linux 5.6
+# struct open_how: flags, mode, and RESOLVE_IN_ROOT
+IN_ROOT = b"".join(n.to_bytes(8, sys.byteorder) for n in (READ | posix.O_NONBLOCK, 0, 0x10))
+OOM_SCORE = b"500"  # where memory is short, a child is to end, and not the daemon
+
+
+class NotServed(Exception):  # noqa: N818  an outcome
+    """Raised before anything is done for a caller, which then starts Python."""
+
+
+class Caller:
+    """The script that asks, by descriptors of that very process."""
+
+    def __init__(self, number: int, slot: str) -> None:
+        self.number = number
+        self.process = posix.pidfd_open(number)
+        self.folder = posix.open(f"/proc/{number}", PLACE | posix.O_DIRECTORY)
+        if self.identity(f"fd/{READING_END}") != identity(posix.lstat(slot)):
+            raise NotServed("its number is another process's here")
+        if self.identity("ns/user") != identity(posix.stat("/proc/self/ns/user")):
+            raise NotServed("it is in a user namespace")
+        self.root = posix.open("root", PLACE, dir_fd=self.folder)
+        self.cwd = posix.open("cwd", PLACE, dir_fd=self.folder)
+
+    def identity(self, name: str) -> tuple[int, int]:
+        """Give what tells a file of its folder in /proc from others."""
+        return identity(posix.stat(name, dir_fd=self.folder))
+
+    def words(self) -> list[str]:
+        """Give the words that it was started with."""
+        with open(posix.open("cmdline", READ, dir_fd=self.folder), "rb") as file:  # noqa: PTH123
+            return file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+    def join(self, call: Callable[..., int], namespaces: int) -> None:
+        """Be where it is. Raises OSError."""
+        call("setns", self.process, namespaces)
+        posix.fchdir(self.root)
+        posix.chroot(".")
+        posix.fchdir(self.cwd)
+
+
+class Warm:
+    """What is ready; `serve` has children answer until standard input ends."""
+
+    def __init__(self, directory: str, run: str, hook: str) -> None:
+        self.directory, self.run, self.hook_path = directory, run, hook
+        for name in posix.listdir(directory):
+            if name != "ask":
+                remove(f"{directory}/{name}")
+        self.hook = load(f"{hook}.py")
+        self.client: dict[str, Any] = {}
+        self.markers, self.marked = [b""], (0, 0)
+        self.slots = [Slot(directory, str(number + 1)) for number in range(SLOTS)]
+        self.spare: list[int] = []
+        self.pressed = False
+        self.told, self.telling = posix.pipe()
+        self.ended, wakes = posix.pipe()
+        for pipe in (self.ended, wakes, self.told):
+            posix.set_blocking(pipe, False)
+        _signal.signal(SIGCHLD, lambda *_: None)
+        _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        self.requests = make_pipe(f"{directory}/requests.new")
+        posix.set_blocking(self.requests, True)
+
+    def serve(self) -> None:
+        """Keep children that wait; free the slots of those that have ended."""
+        self.fill(SPARE)
+        posix.rename(f"{self.directory}/requests.new", f"{self.directory}/requests")
+        posix.write(1, b"ready\n")
+        checked = time.monotonic()
+        while True:
+            wait = PAUSE if len(self.spare) < SPARE else LIMIT
+            callers = {slot.caller: slot for slot in self.slots if slot.caller >= 0}
+            ready = select.select([0, self.told, self.ended, *callers], [], [], wait)[0]
+            if 0 in ready and not posix.read(0, 1):
+                return
+            self.note()
+            if self.ended in ready:
+                posix.read(self.ended, 4096)
+            self.reap()
+            for caller in set(callers).intersection(ready):
+                callers[caller].abandon()
+            if self.pressed and not self.spare:
+                self.fill(1)
+            elif not ready:
+                self.fill(SPARE)
+            self.pressed = False
+            now = time.monotonic()
+            if now - checked > LIMIT:
+                checked = now
+                self.look_after(now)
+
+    def fill(self, wanted: int) -> None:
+        """Have so many children wait."""
+        client = f"{self.run}/runtime/nri-nvidia-client.py"
+        if not self.client and exists(client):
+            self.client = load(client)
+        while len(self.spare) < wanted:
+            child = posix.fork()
+            if child == 0:
+                self.attend()
+            self.spare.append(child)
+
+    def note(self) -> None:
+        """Hear which children have begun with which slots, and which wait again."""
+        try:
+            data = posix.read(self.told, 1 << 16)
+        except BlockingIOError:
+            return
+        for place in range(0, len(data), REQUEST):
+            number, child, caller = map(int, data[place : place + REQUEST].split())
+            slot = self.slots[number - 1]
+            if not caller:
+                slot.renew()
+                self.spare.append(child)
+                continue
+            slot.begin(child, caller, time.monotonic() + LIMIT)
+            self.pressed = True
+            if child in self.spare:
+                self.spare.remove(child)
+
+    def reap(self) -> None:
+        """Free the slots of children that have ended."""
+        while True:
+            try:
+                child, status = posix.waitpid(-1, posix.WNOHANG)
+            except ChildProcessError:
+                return
+            if not child:
+                return
+            self.note()  # what it said before its end is there now
+            if child in self.spare:
+                self.spare.remove(child)
+            for slot in self.slots:
+                if slot.child == child:
+                    if status and status >> 8 != NOT_SERVED:
+                        slot.tell(f"nri-nvidia: ended {how(status)}\nexit 1\n")
+                    slot.renew()
+
+    def look_after(self, now: float) -> None:
+        """End what has not ended in time, and free what is taken for nothing."""
+        for slot in self.slots:
+            if slot.child and now > slot.until:
+                posix.kill(slot.child, SIGKILL)
+            elif not slot.child and slot.is_forgotten(now):
+                slot.renew()
+
+    def problem(self) -> str:
+        """Say why no child could be where a caller is; empty if one can."""
+        child = posix.fork()
+        if child == 0:
+            try:
+                self.call("setns", posix.pidfd_open(posix.getpid()), ALL_BUT_PROCESSES)
+                posix.chroot("/")
+                posix._exit(DONE)  # noqa: SLF001
+            except OSError as error:
+                posix._exit(error.errno or FAILED)  # noqa: SLF001
+        status = posix.waitpid(child, 0)[1]
+        told = posix.strerror(status >> 8) if status >> 8 else how(status)
+        return f"no other namespace may be entered: {told}" if status else ""
+
+    def attend(self) -> None:
+        """Be a child: wait for requests until one takes it elsewhere; do that, and end."""
+        status = DONE
+        try:
+            self.call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
+            _signal.set_wakeup_fd(-1)
+            _signal.signal(SIGCHLD, _signal.SIG_DFL)
+            for slot in self.slots:  # else no caller would see that its slot has no other end
+                posix.close(slot.pipe)
+            put("/proc/self/oom_score_adj", OOM_SCORE)
+            if not self.pressed:
+                self.rehearse()
+            while self.do(*self.next_request()):
+                pass
+        except (NotServed, OSError):
+            status = NOT_SERVED
+        except BaseException:  # noqa: BLE001  the caller is told by who sees this end
+            status = FAILED
+        finally:
+            posix._exit(status)  # noqa: SLF001
+
+    def rehearse(self) -> None:
+        """Do some of it on the host's own files, which it only reads.
+
+        A page of memory is copied when it is first written to, and this writes to most that there
+        are: each object is counted where it lies.
+        """
+        hook, conf = self.hook, "include /etc/ld.so.conf\n/lib\n/usr/lib\n"
+        given: dict[str, list[str]] = {key: [] for key in hook["OPTIONS"]}
+        for name, *arguments in (
+            ("parse", ["--link", "a", "--alias", "b.so=b.so.1", "--timeout", "5"], given),
+            ("parse_object", SAMPLE, ""),
+            ("to_json", {"steps": [given]}),
+            ("read_mounts",),
+            ("extended", conf, [], posix.uname().machine),
+        ):
+            hook["step"](name, hook[name], *arguments)
+
+    def call(self, name: str, *arguments: int | bytes | None) -> int:
+        """Call a function of libc; see `view`."""
+        return int(self.hook["call"](name, *arguments))
+
+    def next_request(self) -> list[int]:
+        """Wait for a request; gives the number of a slot, and that of a process."""
+        request = posix.read(self.requests, REQUEST)
+        while not request.endswith(b"\n"):  # something else has written here
+            request = (request + posix.read(self.requests, 1))[-REQUEST:]
+        words = request.split(b"\n")[-2].split()
+        if len(words) != 2 or not all(map(bytes.isdigit, words)) or not 0 < int(words[0]) <= SLOTS:
+            raise NotServed("not a request")
+        return [*map(int, words)]
+
+    def say(self, slot: int, caller: int) -> None:
+        """Tell that this child has begun with a slot, or, for no caller, that it is done."""
+        posix.write(self.telling, b"%-31s\n" % (b"%d %d %d" % (slot, posix.getpid(), caller)))
+
+    def do(self, number: int, process: int) -> bool:
+        """Serve a caller; raises NotServed or OSError where nothing was done.
+
+        Gives whether this child is as it was before, and can serve another one.
+        """
+        self.say(number, process)
+        slot = f"{self.directory}/{number}"
+        about = read(f"{slot}.taken").decode("utf-8", "surrogateescape")
+        kind, identifier, config = about.split("\n", 2)
+        if identity(posix.stat(f"/proc/{process}/fd/{READING_END}")) != identity(posix.stat(slot)):
+            raise NotServed("its number is another process's here")
+        pipe = posix.open(slot, posix.O_WRONLY | posix.O_CLOEXEC)
+        if kind == "runtime" and self.asks_nothing(process, config):
+            self.say(number, 0)  # first: a caller that has ended is taken for an impatient one
+            posix.write(pipe, b"exit 0\n")
+            posix.close(pipe)
+            return True
+        caller = Caller(process, slot)
+        if kind == "hook":
+            told = self.be_hook(caller, pipe)
+        else:
+            told = self.be_runtime(caller, pipe, identifier, config)
+        posix.write(2, b"exit %d\n" % told)
+        return False
+
+    def be_hook(self, caller: Caller, pipe: int) -> int:
+        """Be a container's hook: gives its exit status."""
+        words = caller.words()
+        if words[HOOK_AT : HOOK_AT + 1] != [self.hook_path]:
+            raise NotServed("it is another hook")
+        state = posix.open(f"fd/{STANDARD_INPUT}", READ, dir_fd=caller.folder)
+        caller.join(self.call, ALL_BUT_PROCESSES)
+        posix.dup2(state, 0)
+        posix.dup2(pipe, 2)
+        return int(self.hook["main"](words[HOOK_AT + 1 :]))
+
+    def asks_nothing(self, process: int, config: str) -> bool:
+        """Whether a file, as a process sees it, holds none of the texts of a request.
+
+        Raises OSError or NotServed where that cannot be told.
+        """
+        if not config.startswith("/"):
+            raise NotServed("its directory may be anywhere")
+        path = f"{self.run}/runtime/markers"
+        status = posix.stat(path)
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if stamp != self.marked:
+            self.markers = [line for line in read(path).split(b"\n") if line]
+            self.marked = stamp
+        root = posix.open(f"/proc/{process}/root", PLACE)
+        name = config.encode("utf-8", "surrogateescape")
+        try:
+            file = self.call("syscall", OPENAT2, root, name, IN_ROOT, len(IN_ROOT))
+        finally:
+            posix.close(root)
+        data = read(file)
+        return len(data) < LONGEST and not any(marker in data for marker in self.markers)
+
+    def be_runtime(self, caller: Caller, pipe: int, identifier: str, config: str) -> int:
+        """Be what asks the daemon for a container: gives 0 where the runtime is to go on."""
+        if not self.client:
+            raise NotServed("the client is not in place")
+        words = caller.words()[2:]  # behind `sh SCRIPT`
+        caller.join(self.call, NEW_MOUNTS)
+        posix.dup2(pipe, 2)
+        return int(not self.client["prepared"](self.run, config, identifier, words, caller.number))
+
+
+def how(status: int) -> str:
+    """Say how a child has ended, by its status as wait(2) has it."""
+    return f"by signal {status & 127}" if status & 127 else f"with exit status {status >> 8}"
+
+
+def identity(status: Any) -> tuple[int, int]:
+    """Give device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def read(place: str | int) -> bytes:
+    """Read a regular file, by its path or open, and close it. Raises OSError or NotServed."""
+    opened = posix.open(place, READ | posix.O_NONBLOCK) if isinstance(place, str) else place
+    try:
+        status = posix.fstat(opened)
+        if status.st_mode & 0o170000 != REGULAR:
+            raise NotServed(f"{place} is not a regular file")
+        data, piece = b"", b"first"
+        while piece and len(data) < LONGEST:
+            piece = posix.read(opened, max(status.st_size, 4096))
+            data += piece
+        return data
+    finally:
+        posix.close(opened)
+
+
+def load(path: str) -> dict[str, Any]:
+    """Give the names of a script that `install` has put together, without running it."""
+    names: dict[str, Any] = {"__name__": "nri_nvidia", "__file__": path}
+    exec(SourceFileLoader("__main__", path).get_code("__main__"), names)  # type: ignore[arg-type]  # noqa: S102
+    return names
+
+
+def main(arguments: list[str]) -> int:
+    """Run as a program."""
+    sys.dont_write_bytecode = True
+    warm = Warm(*arguments)
+    warm.call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
+    gc.disable()
+    gc.freeze()  # a child's memory stays shared with this
+    problem = warm.problem()
+    if problem:
+        posix.write(1, f"{problem}\n".encode())
+        return 1
+    warm.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon keeps a process that stands ready for hooks; without one hooks start Python."""
+
+import asyncio
+import os
+import pathlib
+import signal
+
+import pytest
+
+from . import pairs
+from .test_faults import eventually
+
+GPU = "NVIDIA_VISIBLE_DEVICES=0"
+
+
+def ready(daemon):
+    """Give the pids of the processes that stand ready by a daemon's directory, children too."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if len(words) > 4 and words[4] == bytes(daemon.directory / "warm"):
+            found.append(int(folder.name))
+    return found
+
+
+def parent(pid):
+    """Give the pid of a process's parent; 0 where it has ended."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def keeper(daemon):
+    """Give the one that the daemon started."""
+    return next((pid for pid in ready(daemon) if parent(pid) == daemon.pid), 0)
+
+
+async def hook(pair, number):
+    """Give the words of the hook in a new container."""
+    adjusted = await pair.create(number, GPU)
+    (found,) = adjusted.hooks.create_container
+    assert found.args[0] == found.path
+    return found.args
+
+
+async def until_ready(pair, known=0):
+    """Wait for a process that stands ready, another than a known one; gives its pid."""
+    requests = pair.daemon.directory / "warm/requests"
+    await eventually(
+        pair.daemon,
+        lambda: requests.exists() and keeper(pair.daemon) not in {0, known},
+        "a process that stands ready",
+    )
+    await eventually(pair.daemon, lambda: len(ready(pair.daemon)) == 3, "two that wait")
+    return keeper(pair.daemon)
+
+
+async def until_asked(pair, first, *, asked):
+    """Wait until a new container's hook asks it, or does not."""
+    for number in range(first, first + 200):
+        words = await hook(pair, number)
+        if (words[0] == "/bin/sh") == asked:
+            return words
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"hooks are {words}")
+
+
+def test_hooks_ask_it_and_it_comes_back(together):
+    """A hook names where to ask and the Python that it goes on as; one that dies is replaced."""
+
+    async def body(pair):
+        first = await until_ready(pair)
+        words = await until_asked(pair, 1, asked=True)
+        directory = pair.daemon.directory
+        assert words[1:3] == [f"{directory}/hook/nri-nvidia-hook.sh", f"{directory}/warm"]
+        assert words[4:7] == ["-I", "-S", f"{directory}/hook/nri-nvidia-hook"]
+        os.kill(first, signal.SIGKILL)
+        second = await until_ready(pair, first)
+        await until_asked(pair, 300, asked=True)
+        assert second != first
+        assert "the process that stands ready for hooks has ended" in pair.daemon.logged()
+
+    together(body)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_the_daemon(together, number):
+    """However the daemon ends, nothing of it is left."""
+
+    async def body(pair):
+        await until_ready(pair)
+        known = ready(pair.daemon)
+        os.kill(pair.daemon.pid, number)
+        await eventually(
+            pair.daemon, lambda: not any(map(parent, known)) or not ready(pair.daemon), "its end"
+        )
+
+    together(body)
+
+
+def test_it_can_be_switched_off(together, tmp_path):
+    """With `hook.warm = false` each hook is a Python of its own, also after a reload."""
+    config = tmp_path / "config.toml"
+    config.write_text("hook.warm = false\n")
+
+    async def body(pair):
+        words = await hook(pair, 1)
+        assert words[1:3] == ["-I", "-S"]
+        assert ready(pair.daemon) == []
+        config.write_text("")
+        os.kill(pair.daemon.pid, signal.SIGHUP)
+        await until_ready(pair)
+        await until_asked(pair, 10, asked=True)
+        config.write_text("hook.warm = false\n")
+        os.kill(pair.daemon.pid, signal.SIGHUP)
+        await until_asked(pair, 300, asked=False)
+        await eventually(pair.daemon, lambda: not ready(pair.daemon), "its end")
+
+    together(body, "--config", str(config))
+
+
+def test_where_it_may_enter_no_namespace(together):
+    """A daemon that may not is told so once, and its containers' hooks start Python."""
+
+    async def body(pair):
+        told = "no process can stand ready: no other namespace may be entered"
+        await eventually(pair.daemon, lambda: told in pair.daemon.logged(), "the log")
+        assert (await hook(pair, 1))[1:3] == ["-I", "-S"]
+        assert (await pairs.status(pair))["runtime"]["registrations"] == 1
+
+    together(body, prefix=["setpriv", "--bounding-set=-sys_chroot", "--inh-caps=-sys_chroot"])
