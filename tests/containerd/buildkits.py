@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private buildkitd with a worker of its own, in a mount namespace with a /run of its own."""
+"""A private buildkitd, with a worker of its own or a containerd's.
+
+By itself it is in a mount namespace with a /run of its own, else in that of the containerd.
+"""
 
 import contextlib
 import itertools
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from . import doors, images, pods, processes
+from . import engine as engines
 
 PATIENCE = 30.0
 PRIVATE = """
@@ -27,6 +31,8 @@ insecure-entitlements = ["device"]
 address = ["unix://{top}/bk.sock"]
 [cdi]
 specDirs = ["{top}/cdi"]
+"""
+OWN = """
 [worker.containerd]
 enabled = false
 [worker.oci]
@@ -35,13 +41,26 @@ snapshotter = "native"
 binary = "{runtime}"
 defaultCgroupParent = "{cgroup}"
 """
+CONTAINERDS = """
+[worker.oci]
+enabled = false
+[worker.containerd]
+enabled = true
+address = "{address}"
+snapshotter = "native"
+defaultCgroupParent = "{cgroup}"
+[worker.containerd.runtime]
+name = "io.containerd.runc.v2"
+options = {{ BinaryName = "{runtime}" }}
+"""
 
 
 class BuildKit:
     """A buildkitd whose RUN goes to one OCI runtime."""
 
-    def __init__(self, image: images.Image) -> None:
-        """Prepare it; `image` is what builds are based on."""
+    def __init__(self, image: images.Image, engine: engines.Engine | None = None) -> None:
+        """Prepare it; `image` is what builds are based on. With an engine that is its worker."""
+        self._engine = engine
         self.directory = Path(tempfile.mkdtemp(prefix="nnb-", dir="/tmp"))
         self.cdi_specs = self.directory / "cdi"
         self.cdi_specs.mkdir()
@@ -57,12 +76,24 @@ class BuildKit:
     def start(self, runtime: Path) -> None:
         """Start it with a runtime and wait until it answers."""
         settings = self.directory / "buildkitd.toml"
-        text = SETTINGS.format(top=self.directory, runtime=runtime, cgroup=self._cgroup)
+        worker, space = OWN, ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE]
+        if self._engine:
+            worker = CONTAINERDS
+            space = [
+                "nsenter",
+                f"--mount=/proc/{self._engine.pid}/ns/mnt",
+                "sh",
+                "-c",
+                'exec "$@"',
+            ]
+        text = (SETTINGS + worker).format(
+            top=self.directory, runtime=runtime, cgroup=self._cgroup,
+            address=self._engine and self._engine.address,
+        )  # fmt: skip
         settings.write_text(text, encoding="utf-8")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["unshare", "-m", "--propagation", "slave", "sh", "-e", "-c", PRIVATE, "sh",
-                 "buildkitd", "--config", settings],
+                [*space, "sh", "buildkitd", "--config", settings],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         end = time.monotonic() + PATIENCE
@@ -76,12 +107,13 @@ class BuildKit:
         assert self._namespace != Path("/proc/self/ns/mnt").stat().st_ino
 
     def stop(self) -> None:
-        """End it with all that lives in its namespace."""
+        """End it with all that lives in its own namespace; an engine has its own end."""
         try:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-                processes.end(self._mine, PATIENCE)
+                if self._engine is None:
+                    processes.end(self._mine, PATIENCE)
         finally:
             processes.remove_cgroups(self._cgroup)
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -109,12 +141,12 @@ class BuildKit:
 
 
 @contextlib.contextmanager
-def prepared(image: images.Image) -> Iterator[BuildKit]:
+def prepared(image: images.Image, engine: engines.Engine | None = None) -> Iterator[BuildKit]:
     """Have the buildkitd that is on PATH, to be started; without it the test is skipped."""
     for name in ("buildkitd", "buildctl"):
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not on PATH, and Debian has no package of BuildKit")
-    found = BuildKit(image)
+    found = BuildKit(image, engine)
     try:
         yield found
     finally:

@@ -77,6 +77,23 @@ async def test_without_the_script(programs, library, tmp_path):
         assert "nvidiactl" not in seen(await kit.build(["RUN /probe ls /dev"]))
 
 
+async def test_by_containerd(start, programs, library, tmp_path):
+    """With a containerd as its worker the runtime is named to the shim, and no script is needed."""
+    simulated.build(tmp_path / "host", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 2))
+    with contextlib.ExitStack() as stack:
+        engine = start("containerd-2")
+        stack.callback(engine.stop)
+        kit = stack.enter_context(buildkits.prepared(library["debian"], engine))
+        daemon = stack.enter_context(daemons.alone(tmp_path / "host"))
+        kit.start(doors.wrapper(daemon, programs["runc"].path))
+        words = seen(await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK]))
+        assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
+        assert "nvidia0" not in words
+        daemon.until(lambda: not daemon.status()["containers"], "the build's end")
+        done = await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=9", LOOK])
+        assert "NVIDIA_VISIBLE_DEVICES=9: no such GPU; this node has 0-1" in done.stderr
+
+
 async def test_by_cdi(world):
     """`RUN --device` gets the device that is named, once the build is allowed it."""
     kit, _ = world
