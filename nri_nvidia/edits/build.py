@@ -134,17 +134,18 @@ def _is_usual(
         or inject.env
     ):
         return False
-    places = driver.places(container.mounts)
+    mounts = container.mounts
+    rooted = driver.places([mount for mount in mounts if mount.source.startswith("/")])
+    made = driver.places([mount for mount in mounts if not mount.source.startswith("/")])
+    places = rooted | made
     if not places.isdisjoint(driver.above(inventory, request.capabilities, inject.library_dir)):
         return False
     inside = inject.library_dir.rstrip("/") + "/"
     below = inside, inside.removeprefix("/var")  # as `places` are named
     if [place for place in places if place.startswith(below)]:
         return False
-    ours = fabric.above(inventory)
-    return places.isdisjoint(ours) or driver.places(
-        mount for mount in container.mounts if mount.source.startswith("/")
-    ).isdisjoint(ours)
+    # What a runtime makes for the container, as /dev is, does not count there (`fabric`).
+    return rooted.isdisjoint(fabric.above(inventory))
 
 
 @derived.kept
