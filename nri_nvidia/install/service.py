@@ -14,7 +14,9 @@ _BOOTED = "/run/systemd/system"
 TMPFILES = b"""\
 # SPDX-License-Identifier: Apache-2.0
 # There at boot, before the service: a user's own docker sees of /run what was there at its start.
+# Into the second go CDI specifications, if settings have them kept.
 d /run/nri-nvidia 0755 root root -
+d /run/cdi 0755 root root -
 """
 """What systemd-tmpfiles reads (tmpfiles.d(5))."""
 _PATIENCE = 20

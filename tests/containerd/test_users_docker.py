@@ -130,7 +130,7 @@ async def test_builds(host, programs, library):
             assert "nvidiactl" not in done.stdout + done.stderr
 
 
-async def test_the_directory_has_to_be_there_first(host, programs, library):
+async def test_the_directories_have_to_be_there_first(host, programs, library):
     """Of /run the user's docker sees what was there at its start: started again it is served."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(users_dockers.places(host, library.probe))
@@ -145,6 +145,10 @@ async def test_the_directory_has_to_be_there_first(host, programs, library):
             with pytest.raises(doors.RefusedError, match="nri-nvidia is not running"):
                 async with docker.container(ASKED, "--runtime", "nri-nvidia"):
                     pass
+            with pytest.raises(doors.RefusedError, match="unresolvable CDI devices"):
+                async with docker.container(None, *BY_NAME):
+                    pass
         with users_dockers.running(place, programs, library["debian"]) as docker:
-            async with docker.container(ASKED, "--runtime", "nri-nvidia") as container:
-                assert await container.probe("open", "/dev/nvidia2", "rw") == "ENXIO"
+            for env, options in ((ASKED, ["--runtime", "nri-nvidia"]), (None, BY_NAME)):
+                async with docker.container(env, *options) as container:
+                    assert await container.probe("open", "/dev/nvidia2", "rw") == "ENXIO"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nri_nvidia import cli
+from nri_nvidia.install import service
 
 from . import daemons, dockers, doors, images, processes, test_rootless
 from . import engine as engines
@@ -33,9 +34,7 @@ cp -a /etc /run/etc
 echo somebody:x:{user}:{user}::{top}/home:/bin/sh >>/run/etc/passwd
 echo somebody:x:{user}: >>/run/etc/group
 echo somebody:{subordinate}:65536 | tee /run/etc/subuid >/run/etc/subgid
-mkdir -p /run/etc/cdi
 mount -n --rbind /run/etc /etc
-mount -n --bind {top}/cdi /etc/cdi
 if mountpoint -q /sys/fs/cgroup/unified; then umount -n /sys/fs/cgroup/unified; fi
 exec "$0" pause
 """
@@ -88,17 +87,21 @@ class Place:
                 os.chown(path, USER, USER, follow_symlinks=False)
 
     def provide_run(self) -> None:
-        """Make the directory of the daemon's sockets, as its unit does."""
-        command = f"mkdir {RUN}; mount -n --bind {self.directory}/run {RUN}"
-        subprocess.run([*self.space, "sh", "-e", "-c", command], check=True)
+        """Make what systemd makes at boot: the daemon's directory, and that of CDI files."""
+        made = [
+            line.split()[1] for line in service.TMPFILES.decode().splitlines() if line[0] == "d"
+        ]
+        assert made == [RUN, "/run/cdi"]
+        for path, own in zip(made, ("run", "cdi"), strict=True):
+            command = f"mkdir {path}; mount -n --bind {self.directory}/{own} {path}"
+            subprocess.run([*self.space, "sh", "-e", "-c", command], check=True)
 
     @contextlib.contextmanager
     def daemon(self, host: Path) -> Iterator[daemons.Daemon]:
-        """Have the node's daemon, which keeps CDI files in /etc/cdi."""
+        """Have the node's daemon, which keeps CDI files."""
         words = ["--dev-root", "/", "--control-socket", f"{RUN}/control.sock"]
         words += ["--hook-directory", f"{RUN}/hook"]
-        text = 'cdi.keep = true\ncdi.directory = "/etc/cdi"\n'
-        with daemons.alone(host, text, words, prefix=self.space) as daemon:
+        with daemons.alone(host, "cdi.keep = true\n", words, prefix=self.space) as daemon:
             daemon.control = self.directory / "run/control.sock"
             ready = self.directory / "run/runtime/nri-nvidia-client"
             daemon.until(ready.exists, "its program")

@@ -45,7 +45,8 @@ def test_systemd_makes_the_directory(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "run/nri-nvidia").stat().st_mode & 0o777 == 0o755
+    for name in ("nri-nvidia", "cdi"):
+        assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o755
 
 
 def test_package_and_checkout_have_one_unit():
