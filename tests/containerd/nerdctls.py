@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nerdctl beside a private containerd, in its mount namespace."""
+"""nerdctl, beside a private containerd in its mount namespace, or a user's own."""
 
 import contextlib
 import itertools
 import shlex
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,39 @@ from . import engine as engines
 
 
 class Nerdctl:
-    """nerdctl as the user of one containerd. What it keeps lies in the engine's directory."""
+    """nerdctl as the user of one containerd, by the command that calls it.
 
-    def __init__(self, program: Path, engine: engines.Engine) -> None:
-        self._engine = engine
+    `directory` is one for what is needed besides, `options` are those of each container.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, options: Sequence[str] = ()
+    ) -> None:
+        self._command = [*command]
+        self._directory = directory
+        self._options = options
         self._numbers = itertools.count(1)
+
+    @classmethod
+    def beside(cls, program: Path, engine: engines.Engine) -> "Nerdctl":
+        """Give a program as that of an engine, in whose directory all lies that it keeps."""
         space = ["nsenter", f"--mount=/proc/{engine.pid}/ns/mnt", "--"]
         here = engine.directory / "nerdctl"
         (here / "cni").mkdir(parents=True)
         # Its settings are the machine's unless it is told.
         env = [f"HOME={here}", f"NERDCTL_TOML={here}/none", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-        self._command = [
+        command = [
             *space, "env", "-i", *env, str(program), "--address", str(engine.address),
             "--data-root", str(here / "data"), "--cni-netconfpath", str(here / "cni"),
             "--cgroup-manager", "cgroupfs", "--cdi-spec-dirs", str(engine.cdi_specs),
         ]  # fmt: skip
+        return cls(command, here, ["--cgroup-parent", engine.cgroup])
+
+    @property
+    def answers(self) -> bool:
+        """Whether its containerd does."""
+        done = subprocess.run([*self._command, "info"], check=False, capture_output=True)
+        return not done.returncode
 
     def load(self, image: images.Image) -> None:
         """Import an image."""
@@ -52,7 +70,7 @@ class Nerdctl:
         ]
         done = await doors.run(
             *self._command, "run", "-d", "--pull", "never", "--network", "none", "--name", name,
-            "--cgroup-parent", self._engine.cgroup, *variables, *options, image.reference,
+            *self._options, *variables, *options, image.reference,
             "/probe", "pause",
         )  # fmt: skip
         try:
@@ -64,7 +82,7 @@ class Nerdctl:
 
     def program(self) -> Path:
         """Give a program of the name that talks to this containerd."""
-        path = self._engine.directory / "nerdctl/nerdctl"
+        path = self._directory / "nerdctl"
         path.write_text(f'#!/bin/sh\nexec {shlex.join(self._command)} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
         return path
@@ -75,9 +93,9 @@ class Nerdctl:
         assert done.code == 0, done.stderr
 
 
-def found() -> Path:
-    """Give the nerdctl on PATH; without one the test is skipped."""
-    path = shutil.which("nerdctl")
+def found(name: str = "nerdctl") -> Path:
+    """Give the nerdctl on PATH, or another program of its; without one the test is skipped."""
+    path = shutil.which(name)
     if path is None:
-        pytest.skip("nerdctl is not on PATH, and Debian has no package of it")
+        pytest.skip(f"{name} is not on PATH, and Debian has no package of nerdctl")
     return Path(path)

@@ -30,7 +30,7 @@ def world(start, programs, library, tmp_path_factory):
         text = f'cdi.keep = true\ncdi.directory = "{engine.cdi_specs}"\n'
         daemon = stack.enter_context(daemons.alone(host, text))
         daemon.until((engine.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
-        nerdctl = nerdctls.Nerdctl(program, engine)
+        nerdctl = nerdctls.Nerdctl.beside(program, engine)
         nerdctl.load(library["debian"])
         wrapper = doors.wrapper(daemon, programs["runc"].path)
 
@@ -121,7 +121,7 @@ async def test_as_configured(world, start, library):
     engine = start("containerd-2", None, prepare)
     try:
         engine.inside("/run/nri-nvidia").symlink_to(daemon.directory)
-        nerdctl = nerdctls.Nerdctl(nerdctls.found(), engine)
+        nerdctl = nerdctls.Nerdctl.beside(nerdctls.found(), engine)
         nerdctl.load(library["debian"])
         for env, given in (({"NVIDIA_VISIBLE_DEVICES": "1"}, {"nvidia1"}), ({}, set())):
             async with nerdctl.container(library["debian"], env) as container:
