@@ -11,7 +11,7 @@ import pytest
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import crios, daemons, doors, others, test_doors
+from . import conftest, crios, daemons, doors, others, test_doors
 
 pytestmark = pytest.mark.long
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -33,7 +33,8 @@ def places(programs, library, tmp_path_factory):
     late = tmp_path_factory.mktemp("crio") / "wrapped"
     late.write_text("#!/bin/sh\nexit 1\n")  # one has to be there when CRI-O starts
     late.chmod(0o755)
-    with crios.running(programs, library, wrappers={"wrapped": late}) as crio:
+    handlers = {"wrapped": late, "crun": programs["crun"].path}
+    with crios.running(programs, library, wrappers=handlers) as crio:
         yield crio, late
 
 
@@ -93,6 +94,19 @@ async def test_every_door_gives_the_same(places, settled):
         async with container(crio, cdi=BY_NAME) as found:
             assert await doors.facts(found) == expected
             assert await test_doors.everything(found) == everything
+
+
+async def test_on_crun(places, settled):
+    """CRI-O's own default runtime gives the same."""
+    if reason := conftest.crun_cannot():
+        pytest.skip(reason)
+    crio, _ = places
+    with settled():
+        async with container(crio, ASKED) as found:
+            expected = await doors.facts(found)
+        for more in ({"env": ASKED}, {"cdi": BY_NAME}):
+            async with container(crio, runtime="crun", **more) as found:
+                assert await doors.facts(found) == expected
 
 
 async def test_every_door_refuses_what_is_not_there(places, settled):
