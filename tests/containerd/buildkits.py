@@ -64,9 +64,10 @@ class BuildKit:
         self.directory = Path(tempfile.mkdtemp(prefix="nnb-", dir="/tmp"))
         self.cdi_specs = self.directory / "cdi"
         self.cdi_specs.mkdir()
-        self._base = self.directory / "base"
-        self._base.mkdir()
-        image.unpack(self._base)
+        self.base = self.directory / "base"
+        """The image's files."""
+        self.base.mkdir()
+        image.unpack(self.base)
         self._cgroup = f"/{self.directory.name}"
         self._numbers = itertools.count(1)
         self._log = self.directory / "log"
@@ -124,19 +125,29 @@ class BuildKit:
     def _mine(self, process: Path) -> bool:
         return (process / "ns/mnt").stat().st_ino == self._namespace
 
-    def _command(self, *words: str) -> list[str]:
-        return ["buildctl", "--addr", f"unix://{self.directory}/bk.sock", *words]
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        return f"unix://{self.directory}/bk.sock"
 
-    async def build(self, lines: Sequence[str], *options: str) -> pods.Result:
-        """Build from lines of a Dockerfile, on the image's files; keep nothing."""
+    def _command(self, *words: str) -> list[str]:
+        return ["buildctl", "--addr", self.address, *words]
+
+    def context(self, lines: Sequence[str]) -> Path:
+        """Give a directory with a Dockerfile of these lines behind the image's files."""
         context = self.directory / f"build-{next(self._numbers)}"
         context.mkdir()
         text = "\n".join(["FROM scratch", "COPY --from=base . /", *lines])
         (context / "Dockerfile").write_text(f"{text}\n", encoding="utf-8")
+        return context
+
+    async def build(self, lines: Sequence[str], *options: str) -> pods.Result:
+        """Build from lines of a Dockerfile, on the image's files; keep nothing."""
+        context = self.context(lines)
         return await doors.run(*self._command(
             "build", "--frontend", "dockerfile.v0", "--progress", "plain", "--no-cache",
             "--local", f"context={context}", "--local", f"dockerfile={context}",
-            "--local", f"base={self._base}", "--opt", "context:base=local:base", *options,
+            "--local", f"base={self.base}", "--opt", "context:base=local:base", *options,
         ))  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from . import doors, images
+from . import doors, images, pods
 from . import engine as engines
 
 
@@ -80,6 +80,12 @@ class Nerdctl:
         finally:
             await doors.run(*self._command, "rm", "-f", name)
 
+    async def build(self, context: Path, *options: str) -> pods.Result:
+        """Build by the buildctl on PATH."""
+        folder = found("buildctl").parent
+        words = [f"{each}:{folder}" if each[:5] == "PATH=" else each for each in self._command]
+        return await doors.run(*words, "build", "--progress", "plain", *options, context)
+
     def program(self) -> Path:
         """Give a program of the name that talks to this containerd."""
         path = self._directory / "nerdctl"
@@ -94,8 +100,8 @@ class Nerdctl:
 
 
 def found(name: str = "nerdctl") -> Path:
-    """Give the nerdctl on PATH, or another program of its; without one the test is skipped."""
+    """Give the nerdctl on PATH, or another such program; without one the test is skipped."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{name} is not on PATH, and Debian has no package of nerdctl")
+        pytest.skip(f"{name} is not on PATH, and Debian has no package of it")
     return Path(path)

@@ -8,7 +8,7 @@ import pytest
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
 
-from . import buildkits, daemons, doors
+from . import buildkits, daemons, doors, nerdctls
 
 pytestmark = pytest.mark.long
 # buildkitd has the umask 0 (its main_unix.go), and what everybody can write is not read.
@@ -77,8 +77,9 @@ async def test_without_the_script(programs, library, tmp_path):
         assert "nvidiactl" not in seen(await kit.build(["RUN /probe ls /dev"]))
 
 
-async def test_by_containerd(start, programs, library, tmp_path):
-    """With a containerd as its worker the runtime is named to the shim, and no script is needed."""
+@pytest.fixture
+def worker(start, programs, library, tmp_path):
+    """A buildkitd whose worker is a containerd, which is told our runtime; that one, the daemon."""
     simulated.build(tmp_path / "host", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),) * 2))
     with contextlib.ExitStack() as stack:
         engine = start("containerd-2")
@@ -86,12 +87,29 @@ async def test_by_containerd(start, programs, library, tmp_path):
         kit = stack.enter_context(buildkits.prepared(library["debian"], engine))
         daemon = stack.enter_context(daemons.alone(tmp_path / "host"))
         kit.start(doors.wrapper(daemon, programs["runc"].path))
-        words = seen(await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK]))
-        assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
-        assert "nvidia0" not in words
-        daemon.until(lambda: not daemon.status()["containers"], "the build's end")
-        done = await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=9", LOOK])
-        assert "NVIDIA_VISIBLE_DEVICES=9: no such GPU; this node has 0-1" in done.stderr
+        yield kit, engine, daemon
+
+
+async def test_by_containerd(worker):
+    """With a containerd as its worker the runtime is named to the shim, and no script is needed."""
+    kit, _, daemon = worker
+    words = seen(await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK]))
+    assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
+    assert "nvidia0" not in words
+    daemon.until(lambda: not daemon.status()["containers"], "the build's end")
+    done = await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=9", LOOK])
+    assert "NVIDIA_VISIBLE_DEVICES=9: no such GPU; this node has 0-1" in done.stderr
+
+
+async def test_nerdctl_build(worker):
+    """It is a build by that buildkitd."""
+    kit, engine, _ = worker
+    nerdctl = nerdctls.Nerdctl.beside(nerdctls.found(), engine)
+    context = kit.context(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK])
+    options = ["--buildkit-host", kit.address, "--build-context", f"base={kit.base}"]
+    words = seen(await nerdctl.build(context, *options, "-t", "built:1"))
+    assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words
+    assert "nvidia0" not in words
 
 
 async def test_by_cdi(world):
