@@ -52,13 +52,23 @@ class HostWatch:
         self._load_at = 0.0
         self.module_problems: tuple[model.Problem, ...] = ()
         self.last: model.Inventory | None = None
-        self.scans = 0
-        self.scan_seconds = 0.0
+        self._scanned = 0, 0.0
+
+    @property
+    def scans(self) -> int:
+        """How often the host was scanned."""
+        return self._scanned[0] + self._cache.scans
+
+    @property
+    def scan_seconds(self) -> float:
+        """How long that took."""
+        return self._scanned[1] + self._cache.scan_seconds
 
     def look_at(self, options: host_options.Options) -> None:
         """Look at another host, or at this one by other settings, from now on."""
         if options != self._options:
             self._options = options
+            self._scanned = self.scans, self.scan_seconds
             self._cache = cache.Cache(options)
             self._look = self.last = None
             self._nvml_retry_at = 0.0
@@ -177,14 +187,7 @@ class HostWatch:
             ) from error
 
     def _see(self) -> Seen:
-        kept, started = self._cache, time.monotonic()
-        before = kept.scans
-        try:
-            return kept.look()
-        finally:
-            if kept.scans > before:
-                self.scans += kept.scans - before
-                self.scan_seconds += time.monotonic() - started
+        return self._cache.look()
 
     def _look_behind(self) -> None:
         self._behind = None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps one Inventory for as long as a cheap fingerprint of the host holds."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ _ATTEMPTS = 3
 class Known:
     """What a host looked like when it was scanned; `files` are looked at behind the answer."""
 
+    inventory: Inventory
     watched: watch.Watch
     mark: Fingerprint
     files: tuple[watch.Stamp, ...]
@@ -62,17 +64,23 @@ class Cache:
     ) -> None:
         self._options = options
         self._ask = ask
-        self._lock = threading.Lock()
+        self._scanning = threading.Lock()
         self._inventory: Inventory | None = None
         self._known: Known | None = None
         self._answer = query.Answer(reason="NVML has not been asked yet")
         self._answered_for: watch.State | None = None
         self._scans = 0
+        self._scan_seconds = 0.0
 
     @property
     def scans(self) -> int:
         """How often the host was scanned."""
         return self._scans
+
+    @property
+    def scan_seconds(self) -> float:
+        """How long that took."""
+        return self._scan_seconds
 
     @property
     def options(self) -> Options:
@@ -100,15 +108,13 @@ class Cache:
 
     def look(self) -> tuple[Inventory, bool]:
         """Give the Inventory as `get` does, and whether NVML should be asked again."""
-        with self._lock:
-            state = watch.driver_state(self._options)
-            kept, known = self._inventory, self._known
-            if kept is not None and known is not None:
-                mark = fingerprint(self._options, known.watched, state)
-                if mark == known.mark:
-                    return kept, self._is_stale(state)
-            inventory, state = self._scan()
-            return inventory, self._is_stale(state)
+        found = self._looked_at()
+        if found is None:
+            with self._scanning:
+                # Another may have scanned meanwhile what is found changed here.
+                found = self._looked_at() or self._scan()
+        inventory, state = found
+        return inventory, self._is_stale(state)
 
     def make_channels(self, numbers: Iterable[int]) -> None:
         """Make the nodes of IMEX channels that are asked for, where they are missing and may be.
@@ -127,12 +133,17 @@ class Cache:
     def look_behind(self) -> bool:
         """Look at each driver file, too; if one is another now, the next `get` scans.
 
-        Gives whether all are as they were.
+        Gives whether all are as they were. Where the last scan could not be sure of what it saw,
+        as where it made nodes itself, there is another one here, when nobody waits for it.
         """
         known = self._known
-        if known is None or watch.file_stamps(known.watched.files) == known.files:
+        if known is None:
+            with contextlib.suppress(HostError):  # whoever asks is told
+                self.get()
             return True
-        with self._lock:
+        if watch.file_stamps(known.watched.files) == known.files:
+            return True
+        with self._scanning:
             if self._known is known:
                 self._known = None
         return False
@@ -141,7 +152,8 @@ class Cache:
         """Ask NVML and keep the answer for as long as the driver's GPUs stay as they are.
 
         Where it gave one for these GPUs before and gives none now, that one is kept: what it says
-        of MIG is as true as it was, and whole GPUs need no answer.
+        of MIG is as true as it was, and whole GPUs need no answer. The scan that an answer makes
+        necessary is made here: until its end `get` gives what was known before.
         """
         if self._options.recorded:
             return query.Answer(reason="a recorded host has no NVML to ask")
@@ -152,13 +164,30 @@ class Cache:
             answer = self._ask(self._options, library)
         else:
             answer = query.Answer(reason="there is no libnvidia-ml of the loaded driver to ask")
-        with self._lock:
+        with self._scanning:
             same = state == self._answered_for
             kept = same and self._answer.report is not None and answer.report is None
             if not kept and (not same or answer != self._answer):
                 self._answer, self._answered_for = answer, state
-                self._known = None
+                self._scan_again()
         return answer
+
+    def _looked_at(self) -> tuple[Inventory, watch.State] | None:
+        """Give what is known if the host is as it was, with the driver's state; else None."""
+        known = self._known
+        if known is None:
+            return None
+        state = watch.driver_state(self._options)
+        if fingerprint(self._options, known.watched, state) != known.mark:
+            return None
+        return known.inventory, state
+
+    def _scan_again(self) -> None:
+        """Scan while others are given what is known; whoever asks next is told what goes wrong."""
+        try:
+            self._scan()
+        except Exception:  # noqa: BLE001 - the next scan raises it again
+            self._known = None
 
     def _is_stale(self, state: watch.State) -> bool:
         return not self._options.recorded and state != self._answered_for
@@ -170,8 +199,10 @@ class Cache:
             before = watch.kernel_state(self._options)
             state = watch.driver_state(self._options)
             report = self._answer.report if state == self._answered_for else None
+            begun = time.monotonic()
             inventory = scan(self._options, report)
             self._scans += 1
+            self._scan_seconds += time.monotonic() - begun
             if watch.driver_state(self._options) == state:
                 break
         else:
@@ -186,7 +217,8 @@ class Cache:
         # What changed while the scan looked (its own new nodes, too) is seen by the next one.
         sure = before == watch.kernel_state(self._options) and _settled((*stamps, *files), started)
         mark = (state, before, stamps, leading)
-        self._known = Known(watched=watched, mark=mark, files=files) if sure else None
+        known = Known(inventory=inventory, watched=watched, mark=mark, files=files)
+        self._known = known if sure else None
         self._inventory = inventory
         return inventory, state
 

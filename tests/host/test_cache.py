@@ -215,6 +215,57 @@ def test_get_does_not_wait_for_a_refresh_in_progress(node):
     assert kept.get().nvml_state == "ok"
 
 
+def test_get_does_not_wait_for_the_scan_after_a_refresh(node, monkeypatch):
+    """Until what NVML said is in it the Inventory of before is given, and then no scan is due."""
+    started, release = threading.Event(), threading.Event()
+    kept = cache.Cache(node.live(), ask=lambda _o, _l: answer())
+    before = settled(kept)
+    scan = cache.scan
+
+    def slow(*arguments):
+        started.set()
+        assert release.wait(30)
+        return scan(*arguments)
+
+    monkeypatch.setattr(cache, "scan", slow)
+    thread = threading.Thread(target=kept.refresh_nvml)
+    thread.start()
+    try:
+        assert started.wait(30)
+        assert kept.get() is before
+    finally:
+        release.set()
+        thread.join()
+    scans = kept.scans
+    assert kept.get().nvml_state == "ok"
+    assert kept.scans == scans
+
+
+def test_a_scan_that_fails_after_a_refresh_is_told_by_the_next(node, monkeypatch):
+    """What NVML said is kept, and nobody is given an Inventory without it."""
+    kept = cache.Cache(node.live(), ask=lambda _o, _l: answer())
+    settled(kept)
+    scan = cache.scan
+    monkeypatch.setattr(cache, "scan", lambda *_: 1 // 0)
+    assert kept.refresh_nvml().reason == ""
+    with pytest.raises(ZeroDivisionError):
+        kept.get()
+    monkeypatch.setattr(cache, "scan", scan)
+    assert kept.get().nvml_state == "ok"
+
+
+def test_what_a_scan_was_not_sure_of_is_looked_at_behind_the_answer(node):
+    """So that the next container waits for no scan, though nothing asked meanwhile."""
+    kept = cache.Cache(node.live())
+    kept.get()
+    scans = -1
+    while kept.scans != scans:  # it is kept once no stamp is as young as the scan
+        scans = kept.scans
+        assert kept.look_behind()
+    kept.get()
+    assert kept.scans == scans
+
+
 def test_threads_share_one_scan(node):
     """Many threads that ask at once get the same Inventory."""
     kept = cache.Cache(node.live())
