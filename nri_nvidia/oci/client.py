@@ -86,17 +86,20 @@ class Bundle:
         except OSError as error:
             link = " (a link is not followed)" if error.errno == 40 else ""
             raise Refused(f"{path} cannot be opened: {error.strerror}{link}") from None
-        self.status = posix.fstat(self.file)
+        self.status, around = posix.fstat(self.file), posix.fstat(self.folder)
         if self.status.st_mode & 0o170000 != 0o100000:
             raise Refused(f"{path} is not a plain file")
-        for what, found in ((folder, posix.fstat(self.folder)), (path, self.status)):
+        for what, found in ((folder, around), (path, self.status)):
             if found.st_uid != posix.geteuid():
                 raise Refused(
                     f"{what} belongs to user {found.st_uid}, and user {posix.geteuid()} is to run "
                     "it: a bundle is changed for its owner alone"
                 )
-            if found.st_mode & 0o002:
-                raise Refused(f"{what} can be written by everybody")
+        if around.st_mode & 0o002:
+            raise Refused(f"{folder} can be written by everybody")
+        if self.status.st_mode & 0o002:  # buildkitd has no umask; whoever has it open is noticed
+            posix.fchmod(self.file, self.status.st_mode & 0o7755)
+            self.status = posix.fstat(self.file)
 
     def close(self) -> None:
         """Close both."""

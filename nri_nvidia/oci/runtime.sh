@@ -161,5 +161,9 @@ for own in "$0" "$(readlink -f "$0")"; do
 	python=${own%/*}/python
 	[ -x "$python" ] && exec "$python" -I -m nri_nvidia.oci.client "$run" "$real" "$config" "$id" "$@"
 done
-say "this container asks for a GPU, and nri-nvidia is not running on this node; start it: systemctl start nri-nvidia"
+if [ -d "$run" ]; then
+	say "this container asks for a GPU, and nri-nvidia is not running on this node; start it: systemctl start nri-nvidia"
+else
+	say "this container asks for a GPU, and there is no $run here: start nri-nvidia (systemctl start nri-nvidia), and behind it restart a user's own engine that was started before"
+fi
 exit 1

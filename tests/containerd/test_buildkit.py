@@ -11,20 +11,15 @@ from nri_nvidia.testing import host_spec
 from . import buildkits, daemons, doors, nerdctls
 
 pytestmark = pytest.mark.long
-# buildkitd has the umask 0 (its main_unix.go), and what everybody can write is not read.
-CLOSING = """#!/bin/sh
-for word; do
-    [ "$last" != --bundle ] || chmod go-w "$word/config.json"
-    last=$word
-done
-exec {runtime} "$@"
-"""
 LOOK = "RUN /probe ls /dev; /probe-dlopen libcuda.so.1; /probe open /dev/nvidia1 rw"
 
 
 @pytest.fixture(scope="module")
 def world(programs, library, tmp_path_factory):
-    """A buildkitd whose worker runs nri-nvidia-runtime by a script of ours, and a daemon that keeps CDI files."""
+    """A buildkitd whose worker runs nri-nvidia-runtime, and a daemon that keeps CDI files.
+
+    buildkitd has the umask 0 (its main_unix.go): everybody may write to its config.json.
+    """
     host = tmp_path_factory.mktemp("host")
     with contextlib.ExitStack() as stack:
         kit = stack.enter_context(buildkits.prepared(library["debian"]))
@@ -32,11 +27,7 @@ def world(programs, library, tmp_path_factory):
         text = f'cdi.keep = true\ncdi.directory = "{kit.cdi_specs}"\n'
         daemon = stack.enter_context(daemons.alone(host, text))
         daemon.until((kit.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
-        front = kit.directory / "front"
-        wrapper = doors.wrapper(daemon, programs["runc"].path)
-        front.write_text(CLOSING.format(runtime=wrapper))
-        front.chmod(0o755)
-        kit.start(front)
+        kit.start(doors.wrapper(daemon, programs["runc"].path))
         yield kit, daemon
 
 
@@ -63,20 +54,6 @@ async def test_a_refusal_is_what_the_build_says(world):
     assert "NVIDIA_VISIBLE_DEVICES=9: no such GPU; this node has 0-1" in done.stderr
 
 
-async def test_without_the_script(programs, library, tmp_path):
-    """buildkitd's config.json can be written by everybody: it is refused, and no other is."""
-    simulated.build(tmp_path / "host", host_spec.HostSpec())
-    with (
-        buildkits.prepared(library["debian"]) as kit,
-        daemons.alone(tmp_path / "host") as daemon,
-    ):
-        kit.start(doors.wrapper(daemon, programs["runc"].path))
-        done = await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=0", LOOK])
-        assert done.code != 0
-        assert "/config.json can be written by everybody" in done.stderr
-        assert "nvidiactl" not in seen(await kit.build(["RUN /probe ls /dev"]))
-
-
 @pytest.fixture
 def worker(start, programs, library, tmp_path):
     """A buildkitd whose worker is a containerd, which is told our runtime; that one, the daemon."""
@@ -91,7 +68,7 @@ def worker(start, programs, library, tmp_path):
 
 
 async def test_by_containerd(worker):
-    """With a containerd as its worker the runtime is named to the shim, and no script is needed."""
+    """With a containerd as its worker the runtime is named to the shim."""
     kit, _, daemon = worker
     words = seen(await kit.build(["ENV NVIDIA_VISIBLE_DEVICES=1", LOOK]))
     assert {"nvidia1", "nvidiactl", "ENXIO", "/usr/local/nvidia/lib64/libcuda.so.1"} < words

@@ -315,10 +315,6 @@ SPOILT = {
         "belongs to user 1234",
     ),
     "directory's owner": (lambda p: os.chown(p / "bundle", 1234, 0), "belongs to user 1234"),
-    "open file": (
-        lambda p: (p / "bundle/config.json").chmod(0o666),
-        "can be written by everybody",
-    ),
     "open directory": (lambda p: (p / "bundle").chmod(0o1777), "can be written by everybody"),
 }
 
@@ -331,6 +327,17 @@ def test_a_bundle_that_is_not_the_callers_is_refused(place, interpreter, how):
     code, said, started = start(place, interpreter)
     assert (code, started) == (1, None)
     assert told in said
+
+
+def test_a_file_that_everybody_may_write_is_closed_first(place, interpreter):
+    """buildkitd makes such a one; what is then read is its owner's, and stays so."""
+    path = place / "bundle/config.json"
+    path.chmod(0o666)
+    modes = []
+    with answering(place, {"patch": PATCH}, lambda: modes.append(path.stat().st_mode & 0o777)):
+        assert start(place, interpreter)[0] == 0
+    assert [*modes, path.stat().st_mode & 0o777] == [0o644, 0o644]
+    assert "hooks" in config(place)
 
 
 def test_a_hard_link_elsewhere_keeps_its_content(place, interpreter):

@@ -233,6 +233,13 @@ def test_without_any_program_to_ask_the_refusal_is_in_the_log(world):
     assert "not running on this node" in told[0]
 
 
+def test_where_there_is_no_directory_of_the_daemons_the_refusal_says_so(world):
+    """A user's own engine does not see one that was made after its start."""
+    told = call(world, "create", "-b", "bundle", "x", NRI_NVIDIA_RUN="/nowhere")[1]
+    assert "there is no /nowhere here: start nri-nvidia" in told[0]
+    assert "restart a user's own engine" in told[0]
+
+
 def test_as_the_hook_of_gpus_it_refuses(world):
     """Where that hook runs, the container's runtime is another one and has given nothing."""
     link = world / "nvidia-container-runtime-hook"
