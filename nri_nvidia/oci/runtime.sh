@@ -121,9 +121,11 @@ fi
 config=${config:-${bundle:-.}/config.json}
 
 # The process that stands ready looks at it and does all that follows here, for root: with `run`
-# this process is to be watched as long as the container.
+# this process is to be watched as long as the container. The descriptors that asking takes may be
+# meant for the container.
 warm=$run/warm
-if [ "$verb" = create ] && [ -r "$warm/ask" ]; then
+if [ "$verb" = create ] && [ -r "$warm/ask" ] && ! [ -e /proc/self/fd/7 ] &&
+	! [ -e /proc/self/fd/8 ] && ! [ -e /proc/self/fd/9 ]; then
 	. "$warm/ask"
 	if ask runtime "$id" "$config"; then
 		[ "$status" = 0 ] || exit 1

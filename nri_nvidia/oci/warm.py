@@ -4,12 +4,12 @@
 Each GPU container has a hook, and with nri-nvidia-runtime a program that asks the daemon: of the
 time that they take, most is Python's start. A shell's script (`ask.sh`) starts ten times faster,
 and has a child of this process do the work: the same code, in the same namespaces, with the same
-end. Where that cannot be, nothing has been done, and the script starts Python after all.
+end. Where that cannot be, or the child is killed, the script starts Python after all.
 
 It runs as `python3 -I -S nri-nvidia-warm DIRECTORY RUN HOOK`, with the daemon's socket in RUN. It
 writes a line when it is ready, and ends with its standard input. DIRECTORY is root's alone, and so
-are the requests: 32 bytes each, the number of a slot and that of the process that took it. What
-`view` says of imports holds here too.
+are the requests: 32 bytes each, the number of a slot and that of the process that took it. To a
+byte on standard input it says that it is ready still. What `view` says of imports holds here too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import sys
 import time
 from _frozen_importlib_external import SourceFileLoader
 
-from nri_nvidia.oci.slots import PLACE, READ, SIGKILL, Slot, exists, make_pipe, put, remove
+from nri_nvidia.oci.slots import PLACE, READ, SIGKILL, Slot, make_pipe, put, remove, stamp
+from nri_nvidia.oci.unread import copied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SLOTS = 16  # as ask.sh has it
 SPARE = 2  # children that wait for the next request
 PAUSE = 0.02  # seconds until another one is made, while a container's work goes on
+LONGEST_PAUSE = 5.0  # where those that are made end unasked: there may be no memory
 LIMIT = 15.0  # seconds for a child's work: more than a runtime waits for a hook
 REQUEST = 32
 STANDARD_INPUT, READING_END = 7, 9  # the descriptors of ask.sh
@@ -94,11 +96,14 @@ class Warm:
             if name != "ask":
                 remove(f"{directory}/{name}")
         self.hook = load(f"{hook}.py")
+        self.number = posix.getpid()
+        self.client_path = f"{run}/runtime/nri-nvidia-client.py"
         self.client: dict[str, Any] = {}
-        self.markers, self.marked = [b""], (0, 0)
+        self.client_stamp, self.marked = stamp(""), stamp("")
+        self.markers = [b""]
         self.slots = [Slot(directory, str(number + 1)) for number in range(SLOTS)]
         self.spare: list[int] = []
-        self.pressed = False
+        self.pressed, self.pause = False, PAUSE
         self.told, self.telling = posix.pipe()
         self.ended, wakes = posix.pipe()
         for pipe in (self.ended, wakes, self.told):
@@ -115,17 +120,19 @@ class Warm:
         posix.write(1, b"ready\n")
         checked = time.monotonic()
         while True:
-            wait = PAUSE if len(self.spare) < SPARE else LIMIT
+            wait = self.pause if len(self.spare) < SPARE else LIMIT
             callers = {slot.caller: slot for slot in self.slots if slot.caller >= 0}
             ready = select.select([0, self.told, self.ended, *callers], [], [], wait)[0]
-            if 0 in ready and not posix.read(0, 1):
-                return
+            if 0 in ready:
+                if not posix.read(0, 1):
+                    return
+                posix.write(1, b"ready\n")
             self.note()
+            for caller in set(callers).intersection(ready):  # before a slot has another one
+                callers[caller].abandon()
             if self.ended in ready:
                 posix.read(self.ended, 4096)
             self.reap()
-            for caller in set(callers).intersection(ready):
-                callers[caller].abandon()
             if self.pressed and not self.spare:
                 self.fill(1)
             elif not ready:
@@ -134,13 +141,15 @@ class Warm:
             now = time.monotonic()
             if now - checked > LIMIT:
                 checked = now
+                if not stamp(f"{self.directory}/requests"):
+                    return  # nobody can ask any more: to be started anew
                 self.look_after(now)
 
     def fill(self, wanted: int) -> None:
         """Have so many children wait."""
-        client = f"{self.run}/runtime/nri-nvidia-client.py"
-        if not self.client and exists(client):
-            self.client = load(client)
+        client = stamp(self.client_path)
+        if client and client != self.client_stamp:  # a newer daemon puts another one there
+            self.client, self.client_stamp = load(self.client_path), client
         while len(self.spare) < wanted:
             child = posix.fork()
             if child == 0:
@@ -161,7 +170,7 @@ class Warm:
                 self.spare.append(child)
                 continue
             slot.begin(child, caller, time.monotonic() + LIMIT)
-            self.pressed = True
+            self.pressed, self.pause = True, PAUSE
             if child in self.spare:
                 self.spare.remove(child)
 
@@ -177,11 +186,12 @@ class Warm:
             self.note()  # what it said before its end is there now
             if child in self.spare:
                 self.spare.remove(child)
+                self.pause = min(2 * self.pause, LONGEST_PAUSE)
             for slot in self.slots:
                 if slot.child == child:
-                    if status and status >> 8 != NOT_SERVED:
-                        slot.tell(f"nri-nvidia: ended {how(status)}\nexit 1\n")
-                    slot.renew()
+                    if status and time.monotonic() > slot.until:
+                        slot.tell(f"nri-nvidia: not done after {LIMIT:g} s\nexit 1\n")
+                    slot.renew()  # who has had no answer does it by Python
 
     def look_after(self, now: float) -> None:
         """End what has not ended in time, and free what is taken for nothing."""
@@ -210,6 +220,8 @@ class Warm:
         status = DONE
         try:
             self.call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
+            if posix.getppid() != self.number:
+                posix._exit(NOT_SERVED)  # noqa: SLF001  it had ended before
             _signal.set_wakeup_fd(-1)
             _signal.signal(SIGCHLD, _signal.SIG_DFL)
             for slot in self.slots:  # else no caller would see that its slot has no other end
@@ -221,7 +233,7 @@ class Warm:
                 pass
         except (NotServed, OSError):
             status = NOT_SERVED
-        except BaseException:  # noqa: BLE001  the caller is told by who sees this end
+        except BaseException:  # noqa: BLE001  the caller does it by Python
             status = FAILED
         finally:
             posix._exit(status)  # noqa: SLF001
@@ -266,10 +278,12 @@ class Warm:
 
         Gives whether this child is as it was before, and can serve another one.
         """
-        self.say(number, process)
         slot = f"{self.directory}/{number}"
         about = read(f"{slot}.taken").decode("utf-8", "surrogateescape")
-        kind, identifier, config = about.split("\n", 2)
+        taker, kind, identifier, config = about.split("\n", 3)
+        if taker != str(process):
+            raise NotServed("another has taken the slot since")
+        self.say(number, process)
         if identity(posix.stat(f"/proc/{process}/fd/{READING_END}")) != identity(posix.stat(slot)):
             raise NotServed("its number is another process's here")
         pipe = posix.open(slot, posix.O_WRONLY | posix.O_CLOEXEC)
@@ -293,7 +307,7 @@ class Warm:
             raise NotServed("it is another hook")
         state = posix.open(f"fd/{STANDARD_INPUT}", READ, dir_fd=caller.folder)
         caller.join(self.call, ALL_BUT_PROCESSES)
-        posix.dup2(state, 0)
+        posix.dup2(copied(state, self.call), 0)
         posix.dup2(pipe, 2)
         return int(self.hook["main"](words[HOOK_AT + 1 :]))
 
@@ -305,11 +319,10 @@ class Warm:
         if not config.startswith("/"):
             raise NotServed("its directory may be anywhere")
         path = f"{self.run}/runtime/markers"
-        status = posix.stat(path)
-        stamp = (status.st_ino, status.st_mtime_ns)
-        if stamp != self.marked:
+        marked = stamp(path)
+        if marked != self.marked:
             self.markers = [line for line in read(path).split(b"\n") if line]
-            self.marked = stamp
+            self.marked = marked
         root = posix.open(f"/proc/{process}/root", PLACE)
         name = config.encode("utf-8", "surrogateescape")
         try:
@@ -317,12 +330,14 @@ class Warm:
         finally:
             posix.close(root)
         data = read(file)
-        return len(data) < LONGEST and not any(marker in data for marker in self.markers)
+        if len(data) >= LONGEST:
+            raise NotServed("it may ask for something further on")
+        return not any(marker in data for marker in self.markers)
 
     def be_runtime(self, caller: Caller, pipe: int, identifier: str, config: str) -> int:
         """Be what asks the daemon for a container: gives 0 where the runtime is to go on."""
-        if not self.client:
-            raise NotServed("the client is not in place")
+        if not self.client or self.client_stamp != stamp(self.client_path):
+            raise NotServed("the client is not in place, or another one")
         words = caller.words()[2:]  # behind `sh SCRIPT`
         caller.join(self.call, NEW_MOUNTS)
         posix.dup2(pipe, 2)

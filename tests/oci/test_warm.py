@@ -8,12 +8,13 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from nri_nvidia.oci import install, slots
+from nri_nvidia.oci import install, slots, unread, view
 
 from . import bundles, standing
 
@@ -68,11 +69,12 @@ def taken(running):
     return sorted(path.name for path in running.folder.glob("*.taken"))
 
 
-def begin(ready):
+def begin(ready, *words):
     """Start a hook whose runtime has not told yet what the container is."""
     (ready.bundle / "config.json").write_text('{"root": {"path": "rootfs"}}')
     pipe = subprocess.PIPE
-    return subprocess.Popen(ready.command(), stdin=pipe, stderr=pipe, env={"LC_ALL": "C"})
+    command = ready.command(*words)
+    return subprocess.Popen(command, stdin=pipe, stderr=pipe, env={"LC_ALL": "C"})
 
 
 def finish(ready, hook):
@@ -125,21 +127,39 @@ def test_one_that_dies_before_anything_is_done(ready, running):
         assert receive()["ok"]
 
 
-def test_a_child_that_is_killed_at_work(ready, running):
-    """Who waits for it is told how it ended, and fails as with a Python that was killed."""
-    hook = begin(ready)
-    until(lambda: any(reads_state(pid, hook) for pid in children(running.process)), "it works")
-    for pid in children(running.process):
-        if reads_state(pid, hook):
-            os.kill(pid, signal.SIGKILL)
-    assert finish(ready, hook) == (1, "nri-nvidia: ended by signal 9\n")
-    until(lambda: not taken(running), "the slot is free")
+@pytest.mark.parametrize("who", ["child", "all"])
+def test_a_child_that_is_killed_at_work(case, python_hook, who):
+    """The hook goes on as Python, and is told what the container is: that was left to be read."""
+    once = case.place / "once"
+    once.touch()
+    path = Path(install.install(str(case.place / "hook")))
+    main = path.with_name(f"{path.name}.py")
+    killed = f"posix.kill(posix.getp{'' if who == 'child' else 'p'}id(), {signal.SIGKILL})"
+    dying = f"if kind_of({str(once)!r}) == REGULAR:\n        posix.unlink({str(once)!r})\n"
+    dying += f"        {killed}\n        _signal.pause()\n"
+    text = main.read_text()
+    behind = "root = find_root(state, config)\n"
+    assert text.count(behind) == 1
+    main.write_text(text.replace(behind, f"{behind}    {dying}"))
+    python = [*python_hook[:-1], str(path)]
+    running = standing.start(python, case.place)
+    try:
+        case.hook = command(python, running)
+        result = case.make("debian").put_driver_in_root().direct()
+        assert (result.status, result.errors, result.report["ok"]) == (0, "", True)
+        assert not once.exists()
+        if who == "child":
+            until(lambda: not taken(running), "the slot is free")
+    finally:
+        standing.end(running)
 
 
 def reads_state(pid, hook):
-    """Whether a process has a hook's standard input for its own."""
+    """Whether a process has a hook's standard input open."""
+    known = os.fstat(hook.stdin.fileno()).st_ino
     with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{pid}/fd/0").st_ino == os.fstat(hook.stdin.fileno()).st_ino
+        own = os.listdir(f"/proc/{pid}/fd")
+        return any(os.stat(f"/proc/{pid}/fd/{fd}").st_ino == known for fd in own)
     return False
 
 
@@ -161,7 +181,7 @@ def test_a_request_for_another_process(ready, running):
     """The number of a process that has not taken the slot has nothing done to that."""
     other = subprocess.Popen(["sleep", "60"])
     try:
-        (running.folder / "1.taken").write_text("hook\n\n")
+        (running.folder / "1.taken").write_text(f"{other.pid}\nhook\n\n")
         with (running.folder / "requests").open("wb", buffering=0) as requests:
             requests.write(b"%-31s\n" % (b"1 %d" % other.pid))
         until(lambda: not taken(running), "the slot is free")
@@ -169,6 +189,23 @@ def test_a_request_for_another_process(ready, running):
     finally:
         other.kill()
         other.wait()
+    assert ready.direct().report["ok"]
+
+
+def test_a_request_by_another_than_has_the_slot(ready, running):
+    """One that was stopped for so long that another has its slot takes nothing from that one."""
+    before = set(children(running.process))
+    (running.folder / "1.taken").write_text("1\nhook\n\n")
+    with (running.folder / "requests").open("wb", buffering=0) as requests:
+        requests.write(b"%-31s\n" % (b"1 %d" % os.getpid()))
+    until(
+        lambda: (
+            not before <= set(children(running.process))
+            and len(children(running.process)) == len(before)
+        ),
+        "it was read",
+    )
+    assert taken(running) == ["1.taken"]
     assert ready.direct().report["ok"]
 
 
@@ -277,6 +314,28 @@ def test_a_child_that_does_not_end_in_time(ready, running, python_hook, place):
     try:
         hook = begin(ready)
         assert hook.wait(30) == 1
-        assert hook.communicate()[1] == b"nri-nvidia: ended by signal 9\n"
+        assert hook.communicate()[1] == b"nri-nvidia: not done after 0.2 s\n"
+        shutil.rmtree(impatient.folder)
+        impatient.process.wait(30)  # nobody can ask it any more
     finally:
         standing.end(impatient)
+
+
+def test_a_state_is_left_to_be_read():
+    """A copy of what a pipe holds is whole, however long, and the pipe holds it still."""
+    reading, writing = os.pipe()
+    text = bytes(range(256)) * 2000
+    thread = threading.Thread(target=lambda: (os.write(writing, text), os.close(writing)))
+    thread.start()
+    copy = unread.copied(os.open(f"/proc/self/fd/{reading}", os.O_RDONLY), view.call)
+    thread.join()
+    for each in (copy, reading):
+        with open(each, "rb") as file:
+            assert file.read() == text
+
+
+def test_what_is_no_pipe_is_read_itself(tmp_path):
+    """Of a file there is no copy: it is not taken away by reading."""
+    (tmp_path / "state").write_text("{}")
+    with (tmp_path / "state").open("rb") as file:
+        assert unread.copied(file.fileno(), view.call) == file.fileno()

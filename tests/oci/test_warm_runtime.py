@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nri_nvidia.oci import install
+
 from . import standing
 from .test_client import PATCH, SPEC, answering, interpreter, place, put
 from .test_runtime_front import FRONT
@@ -157,6 +159,38 @@ def test_a_config_that_is_none(place, running, kind):
     if kind == "missing":
         assert (status, words[0]) == (0, "create")
     until(lambda: not taken(running), "the slot is free")
+
+
+def test_a_config_that_is_too_long(place, running):
+    """It is the runtime's own business where it asks for nothing."""
+    spec = {**PLAIN, "annotations": {"a": "b" * (16 << 20)}}
+    status, errors, words, _ = call(place, spec=spec)
+    assert (status, errors, words[0]) == (0, "", "create")
+
+
+@pytest.mark.parametrize("number", [7, 8, 9])
+def test_descriptors_for_the_container(place, running, number):
+    """What the caller has open goes to the runtime, as with LISTEN_FDS or --preserve-fds."""
+    (place / "real").write_text(f"#!/bin/sh\necho given >&{number}\n")
+    prefix = ["sh", "-c", f'exec {number}>"$0"; exec "$@"', str(place / "out/given")]
+    status, errors, _, _ = call(place, spec=PLAIN, prefix=prefix)
+    assert (status, errors) == (0, "")
+    assert (place / "out/given").read_text() == "given\n"
+
+
+def test_a_client_that_a_newer_daemon_puts_in_place(place, python_hook):
+    """One that was there before is not asked by any more."""
+    client = place / "run/runtime/nri-nvidia-client.py"
+    newer = client.read_text()
+    client.write_text("def prepared(of_another_version):\n    raise OSError\n")
+    running = standing.start(python_hook, place / "run")
+    try:
+        install.replace(client, newer.encode())
+        with answering(place, {"patch": PATCH}) as asked:
+            until(lambda: call(place, spec=ASKING)[0] == 0, "the newer one is used")
+        assert len(asked) == 1
+    finally:
+        standing.end(running)
 
 
 def test_other_verbs_ask_nobody(place, running):
