@@ -2,7 +2,8 @@
 """The process that stands ready for hooks and runtimes: started, and started again when it ends.
 
 It is no part of any answer: who finds nobody ready starts Python, as without it. So what is wrong
-with it is said once, and tried again ever more seldom.
+with it is said once, and tried again ever more seldom. One that lives and does not answer keeps
+its callers waiting; so it is asked now and then, and ended.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import functools
 import logging
 import os
 import posixpath
+import select
 import signal
 import subprocess
 
@@ -28,6 +30,9 @@ _LIMIT = 30.0
 _PAUSES = (1.0, 5.0, 30.0, 300.0)
 _LASTING = 60.0
 """Seconds after which one that ends was a good one."""
+_EVERY = 3.0
+"""Seconds until it is asked again, and that it has to answer: less than a runtime's patience."""
+_READY = b"ready\n"
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +96,7 @@ class WarmKeeper:
         self._process = await self._worker.run(functools.partial(_start, command))
         try:
             said = await asyncio.wait_for(_first_line(self._process), _LIMIT)
-            if said != b"ready\n":
+            if said != _READY:
                 raise errors.HostError(said.decode(errors="replace").strip() or "it has ended")
             if wanted == self._wanted:
                 self.directory = folder
@@ -101,22 +106,28 @@ class WarmKeeper:
             self._end()
 
     async def _until_ended(self, process: "subprocess.Popen[bytes]") -> None:
-        """Wait for its end, or for other settings."""
+        """Wait for its end, for other settings, or until it does not answer any more."""
         loop, watched = asyncio.get_running_loop(), os.pidfd_open(process.pid)
         ended = asyncio.Event()
         try:
             loop.add_reader(watched, ended.set)
             waiting = [asyncio.ensure_future(each.wait()) for each in (ended, self._changed)]
+            answers = True
             try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                while answers and not any(each.done() for each in waiting):
+                    first = asyncio.FIRST_COMPLETED
+                    done, _ = await asyncio.wait(waiting, timeout=_EVERY, return_when=first)
+                    answers = bool(done) or await _answers(process)
             finally:
                 for each in waiting:
                     each.cancel()
         finally:
             loop.remove_reader(watched)
             os.close(watched)
-        if ended.is_set():
-            logger.warning("the process that stands ready for hooks has ended; it is started anew")
+        if ended.is_set() or not answers:
+            gone = ended.is_set() or process.poll() is not None
+            what = "has ended" if gone else f"did not answer for {_EVERY:g} s"
+            logger.warning("the process that stands ready for hooks %s; it is started anew", what)
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -127,7 +138,8 @@ class WarmKeeper:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold it on a disk
+            process.wait(1)
 
     def _say(self, problem: str) -> None:
         if problem != self._said:
@@ -151,6 +163,19 @@ def _start(command: list[str]) -> "subprocess.Popen[bytes]":
         umask=0o022,
         start_new_session=True,
     )
+
+
+async def _answers(process: "subprocess.Popen[bytes]") -> bool:
+    """Ask whether it is ready still."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        os.write(process.stdin.fileno(), b"\n")
+        return await asyncio.wait_for(_first_line(process), _EVERY) == _READY
+    except OSError:  # TimeoutError, too: the loop may have been late, and not the answer
+        if select.select([process.stdout], [], [], 0)[0]:
+            return os.read(process.stdout.fileno(), 4096) == _READY
+        return False
 
 
 async def _first_line(process: "subprocess.Popen[bytes]") -> bytes:

@@ -89,6 +89,21 @@ def test_hooks_ask_it_and_it_comes_back(together):
     together(body)
 
 
+def test_one_that_does_not_answer(together):
+    """A process that is stopped would keep hooks waiting: it is ended, and replaced."""
+
+    async def body(pair):
+        first = await until_ready(pair)
+        os.kill(first, signal.SIGSTOP)
+        second = await until_ready(pair, first)
+        assert parent(first) == 0
+        await until_asked(pair, 1, asked=True)
+        assert keeper(pair.daemon) == second
+        assert "stands ready for hooks did not answer for 3 s" in pair.daemon.logged()
+
+    together(body)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_daemon(together, number):
     """However the daemon ends, nothing of it is left."""
