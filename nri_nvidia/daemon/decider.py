@@ -15,6 +15,7 @@ from nri_nvidia import errors, limits, pipeline
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
     adoption,
+    connection,
     cri,
     decisionlog,
     holdings,
@@ -48,27 +49,6 @@ _KEPT_ENDS = 4096
 """Events remembered from a registration on until its list of containers is read."""
 
 
-@attrs.define(kw_only=True)
-class Connection:
-    """The runtime that the daemon is registered with; `since` is Unix time, 0 while it is not.
-
-    `trouble` is why the last attempt to connect ended, at `tried` (monotonic). `wanted` is false
-    where NRI is off.
-    """
-
-    wanted: bool = True
-    runtime: plugin.RuntimeInfo | None = None
-    trouble: errors.Error | None = None
-    since: float = 0.0
-    registrations: int = 0
-    tried: float = attrs.field(factory=time.monotonic)
-
-    @property
-    def runtime_name(self) -> str:
-        """The runtime's name, if known."""
-        return self.runtime.name if self.runtime else ""
-
-
 class Decider:
     """Answers the runtime. All of it runs on the event loop and none of it blocks."""
 
@@ -86,7 +66,7 @@ class Decider:
     ) -> None:
         self.ledger = ledger.Ledger()
         self.holdings = holdings.Holdings(self.ledger)
-        self.connection = Connection()
+        self.connection = connection.Connection()
         self.fault: errors.Error | None = None
         self.troubles: list[errors.Error] = []
         self.place = place

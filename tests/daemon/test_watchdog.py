@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from nri_nvidia.daemon import decider, readiness, watchdog
+from nri_nvidia.daemon import connection, readiness, watchdog
 from nri_nvidia.reasons import Reason
 
 
@@ -75,7 +75,7 @@ def test_what_is_wrong(ago, since, wanted, deciding, codes):
     """
     tried = time.monotonic() - ago
     state = types.SimpleNamespace(
-        connection=decider.Connection(since=since, wanted=wanted, tried=tried),
+        connection=connection.Connection(since=since, wanted=wanted, tried=tried),
         longest_decision=deciding,
     )
     assert [reason.code for reason in readiness.hung(state)] == codes

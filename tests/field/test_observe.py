@@ -8,7 +8,7 @@ import types
 from nri_nvidia import pipeline
 from nri_nvidia.cli import explain
 from nri_nvidia.config import model as config_model
-from nri_nvidia.daemon import decider, ledger, readiness, records
+from nri_nvidia.daemon import connection, ledger, readiness, records
 from nri_nvidia.nri import plugin
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import policy
@@ -147,6 +147,6 @@ def test_health_that_does_not_lie(tmp_path, gpu_host):
     runtime = plugin.RuntimeInfo(name="containerd", request_timeout=2.0)
     for waited, expected in ((1.9, []), (3.9, []), (5.0, ["handler-stuck"])):
         state = types.SimpleNamespace(
-            connection=decider.Connection(runtime=runtime, since=1.0), longest_decision=waited
+            connection=connection.Connection(runtime=runtime, since=1.0), longest_decision=waited
         )
         assert [reason.code for reason in readiness.stuck(state)] == expected
