@@ -193,13 +193,17 @@ def _decide(
     context: Context,
     rule: access_rules.Rule | None,
 ) -> Plan:
+    told: tuple[Reason, ...] = ()
+    if request.shares:
+        request, reason = limits.shared(container, request, context.holdings, inventory)
+        told = (reason,)
     allocation = present.allocation(container, request, inventory)
     if allocation is None:
         resolved = _as_allocated(request, resolve.resolve(request, inventory), context)
         allocation = limits.at_most(rule, request, resolved)
     if rules.request.access.exclusive and not (rule and rule.shares):
         limits.require_free(container, request, allocation.assigned, context.holdings)
-    noted = allocation.reasons
+    noted = told + allocation.reasons
     if not allocation.given:
         return Plan(decision=Decision.IGNORE, reasons=noted, request=request)
     noted += suitability.require(request, allocation.assigned, inventory)
@@ -241,6 +245,8 @@ def _as_allocated(
     """
     if context.allocated is None or not allocation.given or not request.devices:
         return allocation
+    if request.shares:
+        return allocation  # it was allocated to the other container
     allowed = {uuid.lower() for uuid in context.allocated}
     within = tuple(item for item in allocation.assigned if _uuid(item).lower() in allowed)
     outside = [_uuid(item) for item in allocation.assigned if item not in within]

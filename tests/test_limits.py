@@ -3,6 +3,7 @@
 
 import itertools
 
+import attrs
 import pytest
 
 from nri_nvidia import errors, limits, resolve
@@ -114,3 +115,92 @@ def test_no_rule_no_number():
     """Where no rule decided there is no limit."""
     chosen = resolve.Allocation(assigned=tuple(THINGS.values()))
     assert limits.at_most(None, REQUEST, chosen) == chosen
+
+
+INVENTORY = host.Inventory(gpus=(PLAIN, SPLIT, UNNAMED))
+SHARING = model.GpuRequest(
+    source=model.Source.SHARE,
+    devices=("container main",),
+    variable="annotation nri-nvidia/share.dbg",
+    shares="main",
+)
+
+
+def member(identifier, name="main", sandbox="s"):
+    return containers.Container(id=identifier, name=name, sandbox=sandbox)
+
+
+@pytest.mark.parametrize(
+    ("things", "devices"),
+    [
+        (("plain",), ("GPU-0",)),
+        (("plain", "mig1"), ("GPU-0", "MIG-1")),
+        (("mig0", "mig1"), ("MIG-0", "MIG-1")),
+        (("unnamed",), ("0000:09:00.0",)),
+    ],
+)
+def test_what_is_shared_has_the_names_of_what_is_held(things, devices):
+    """A GPU without a UUID is named by its place; the reason tells whose they are."""
+    held = [holding(thing, member("id1")) for thing in things]
+    request, reason = limits.shared(member("id2", "dbg"), SHARING, held, INVENTORY)
+    assert (request.devices, request.shares) == (devices, "main")
+    assert "container main of this pod (id1) holds" in reason.message
+    assert ", ".join(devices) in reason.message
+
+
+def test_of_several_attempts_the_last_counts():
+    """What an earlier container of the name held is not added."""
+    held = [holding("plain", member("id1")), holding("mig0", member("id3"))]
+    request, _ = limits.shared(member("id2", "dbg"), SHARING, held, INVENTORY)
+    assert request.devices == ("MIG-0",)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "holder", "code"),
+    [
+        ("", member("id1", sandbox=""), "share-without-pod"),
+        ("s", member("id1", sandbox=""), "nothing-to-share"),
+        ("s", member("id1", sandbox="t"), "nothing-to-share"),
+        ("s", member("id1", "dbg"), "nothing-to-share"),
+    ],
+)
+def test_only_of_the_same_sandbox(sandbox, holder, code):
+    """Where it is not known to be the same one nothing is shared, and the door is named."""
+    asker = member("id2", "dbg", sandbox)
+    with pytest.raises(errors.RequestError) as caught:
+        limits.shared(asker, SHARING, [holding("plain", holder)], INVENTORY)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("holder", "shared_from", "asker", "shares", "free"),
+    [
+        ("main", "", "dbg", "main", True),
+        ("dbg", "main", "main", "", True),
+        ("dbg", "main", "two", "main", True),
+        ("dbg", "main", "dbg", "main", True),
+        ("dbg", "other", "two", "main", False),
+        ("dbg", "main", "two", "", False),
+        ("main", "", "dbg", "other", False),
+        ("main", "", "dbg", "", False),
+    ],
+)
+def test_who_shares_holds_together(holder, shared_from, asker, shares, free):
+    """The container, and all that share its GPUs, in whichever order they are created."""
+    for sandbox in ("s", "t", ""):
+        held = attrs.evolve(
+            holding("plain", member("id1", holder, sandbox)), shared_from=shared_from
+        )
+        request = attrs.evolve(SHARING, shares=shares)
+        call = (member("id2", asker), request, [THINGS["plain"]], [held])
+        if free and sandbox == "s":
+            limits.require_free(*call)
+        else:
+            with pytest.raises(errors.PolicyError):
+                limits.require_free(*call)
+
+
+def test_who_only_looks_is_passed_over():
+    """A holder that a rule lets share does not count."""
+    held = attrs.evolve(holding("plain", member("id1")), shares=True)
+    limits.require_free(member("id2", "x", "t"), REQUEST, [THINGS["plain"]], [held])

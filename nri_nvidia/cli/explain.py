@@ -172,10 +172,13 @@ def _request(request: dict[str, Any] | None) -> list[str]:
         "env": "the container's environment",
         "mount": "the container's mounts",
         "annotation": "the container's annotations",
+        "share": "the pod's annotations",
     }
     source = where.get(request["source"], request["source"])
     lines = [f"asked: {request['variable']}={','.join(request['devices']) or 'none'}, in {source}"]
     lines.append(f"capabilities: {','.join(request['capabilities']) or 'none'}")
+    if request.get("shares"):
+        lines.append(f"shared: the GPUs of {request['shares']}, another container of its pod")
     for name, values in (
         ("IMEX channels", request["imex_channels"]),
         ("requirements", request["requirements"]),

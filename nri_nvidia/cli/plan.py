@@ -18,6 +18,8 @@ from nri_nvidia.request import model as request_model
 from nri_nvidia.request import parse, rules
 
 _OPTIONS = re.compile(r"[a-z]{2,}(?:=[^,]*)?(?:,[a-z]{2,}(?:=[^,]*)?)*")
+_SANDBOX = "that of the plan"
+"""The pod of the container, and of holders that are named without one."""
 FORMATS = ("json", "text", "nri", "oci", "cdi")
 
 
@@ -33,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--device", "PATH", "a device node that the spec already holds"),
         ("--image-env", "K=V", "a variable of the image, which --env overrides"),
         ("--allocated", "UUID", "what the kubelet gave the container; `none` for nothing"),
-        ("--held", "DEVICE=CONTAINER", "a GPU or MIG device, by UUID, that another one holds"),
+        (
+            "--held",
+            "DEVICE=CONTAINER",
+            "a GPU or MIG device, by UUID, that NAME of this pod holds, or NS/POD/NAME",
+        ),
     ):
         parser.add_argument(
             option, metavar=name, action="append", default=[], help=f"{text}; may be repeated"
@@ -133,6 +139,7 @@ def _container(options: argparse.Namespace, base: containers.Container) -> conta
             raise errors.ConfigError(f"--device {path or repr(path)}: write its path from / on")
     return attrs.evolve(
         base,
+        sandbox=_SANDBOX,
         name=options.name or base.name,
         pod=options.pod or base.pod,
         namespace=options.namespace or base.namespace,
@@ -185,7 +192,9 @@ def _holding(device: str, holder: str) -> limits.Holding:
         gpu="" if mig else device,
         minor=-1,
         mig=mig,
-        container=containers.Container(id=holder, name=holder),
+        container=containers.Container(
+            id=holder, name=holder, sandbox="" if "/" in holder else _SANDBOX
+        ),
     )
 
 

@@ -128,7 +128,8 @@ def _holder(entry: Mapping[str, Any], now: float) -> tuple[str, ...]:
     if len(capabilities) > 30:
         capabilities = f"{len(entry['capabilities'])} capabilities"
     stale = output.paint(f"stale {entry['driver_version']} ", _RED) if entry["stale"] else ""
-    return ("held by", since, capabilities, f"{stale}{name(entry)}")
+    how = "shared by" if entry.get("shared_from") else "held by"
+    return (how, since, capabilities, f"{stale}{name(entry)}")
 
 
 def _missed(document: dict[str, Any]) -> Iterator[str]:

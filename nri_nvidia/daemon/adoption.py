@@ -60,6 +60,7 @@ def entry(
             adopted=True,
             source=(record["request"] or {}).get("source", ""),
             shares=record.get("shares") is True,
+            shared_from=(record["request"] or {}).get("shares", ""),
             hook=("; ".join(hook["failures"]) or "ok") if hook else "",
             notes=tuple(hook.get("notes", ())) if hook else (),
         )

@@ -212,14 +212,14 @@ class Decider:
         inventory = await self._watch.inventory(max(by - now(), _LEAST_WAIT), begun.host)
         rules = await self._complete_rules(by - now(), begun.hook)
         ready = await self._volumes.ready(begun.volumes)
-        if exclusive := rules.request.access.exclusive:
+        if held_matters := _held_matters(parsed, rules):
             await self.holdings.known(by - now())
         # Nothing is awaited from here until the ledger has it: no two can be given one GPU.
         context = pipeline.Context(
             hook_token=self._reports.token(container.id),
             volumes=ready,
             image=image,
-            holdings=self.holdings.now() if exclusive else (),
+            holdings=self.holdings.now() if held_matters else (),
         )
         plan = pipeline.plan(container, inventory, rules, context, parsed)
         if limits.is_held(plan.reasons) and await self.leftovers.let_go(by - now()):
@@ -333,7 +333,10 @@ class Decider:
         parsed = parse.parse(container, self.rules.request)
         try:
             inventory = await self._watch.inventory(_ADOPTION_LIMIT)
-            context = pipeline.Context(volumes=await self._volumes.ready())
+            context = pipeline.Context(
+                volumes=await self._volumes.ready(),
+                holdings=self.holdings.now() if _shares(parsed) else (),
+            )
             plan = pipeline.plan(container, inventory, self.rules, context, parsed)
         except errors.Error as error:
             plan = pipeline.refused(error, parsed.request)
@@ -370,6 +373,15 @@ class Decider:
     def hook_reported(self, report: hookreports.Report) -> None:
         """Keep a hook's result, and log a step that failed."""
         hookresults.keep(report, self.ledger, self.records)
+
+
+def _shares(parsed: parse.Parsed) -> bool:
+    return parsed.request is not None and bool(parsed.request.shares)
+
+
+def _held_matters(parsed: parse.Parsed, rules: pipeline.Policy) -> bool:
+    """Tell whether it matters to a request what other containers hold."""
+    return _shares(parsed) or rules.request.access.exclusive
 
 
 def _late() -> errors.HostError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers hold, for a node where GPUs are exclusive, and whether all of it is known yet.
+"""What containers hold, where GPUs are exclusive or one is shared, and whether it is known yet.
 
 Who decides reads it and writes the ledger with nothing awaited in between: then no two containers
 can be given one GPU. A container whose creation fails later is told as stopped and removed by the
@@ -43,19 +43,23 @@ class Holdings:
                 await self._read.wait()
         except TimeoutError:
             raise errors.HostError(
-                f"GPUs are exclusive on this node, and {' and '.join(sorted(self._unread))} have "
-                "not been looked through yet",
+                "who holds which GPU decides here, and "
+                f"{' and '.join(sorted(self._unread))} have not been looked through yet",
                 hint="try again",
                 code="holders-not-known",
             ) from None
 
     def now(self) -> tuple[limits.Holding, ...]:
-        """Give what is held, but by those that share."""
+        """Give what is held, in the order in which it was given."""
         return tuple(
             limits.Holding(
-                gpu=held.uuid, minor=held.minor, mig=held.mig, container=entry.container
+                gpu=held.uuid,
+                minor=held.minor,
+                mig=held.mig,
+                container=entry.container,
+                shares=entry.shares,
+                shared_from=entry.shared_from,
             )
             for entry in self._books.entries.values()
-            if not entry.shares
             for held in entry.held
         )

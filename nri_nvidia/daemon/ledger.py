@@ -42,7 +42,8 @@ class Entry:
     unless there is a record. `hook` is what its hook reported: empty before that, `ok`, or what
     went wrong; `notes` is what else it said. `door` is how it came: `nri`, or `runtime` for one of
     nri-nvidia-runtime. `source` is what its request was read from, empty if that is not known.
-    `shares` tells that its GPUs do not count as held.
+    `shares` tells that its GPUs do not count as held, and `shared_from` is the container of its
+    pod whose GPUs it shares, if it does.
     """
 
     container: containers.Container
@@ -56,6 +57,7 @@ class Entry:
     door: str = "nri"
     source: str = ""
     shares: bool = False
+    shared_from: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +107,7 @@ class Ledger:
             driver_version=plan.driver_version,
             source=str(plan.request.source) if plan.request else "",
             shares=plan.shares,
+            shared_from=plan.request.shares if plan.request else "",
         )
         return decided
 
@@ -198,6 +201,7 @@ def named(container: containers.Container) -> containers.Container:
         pod=_short(container.pod),
         namespace=_short(container.namespace),
         pod_uid=_short(container.pod_uid),
+        sandbox=_short(container.sandbox),
         cgroup=_short(container.cgroup, 4096),
     )
 

@@ -65,6 +65,7 @@ def document(decided: ledger.Decided, *, missed: bool = False) -> dict[str, Any]
     else:
         found["request"] |= {
             "variable": plan.request.variable,
+            "shares": plan.request.shares,
             "requirements": [f"{e.variable}: {e.text}" for e in plan.request.requirements],
         }
     places = _places(plan.assigned)

@@ -72,7 +72,8 @@ _REQUEST = _having(
         "variable": _is_text,
         "imex_channels": _each(_is_integer),
         "requirements": _TEXTS,
-    }
+    },
+    {"shares": _is_text},
 )
 _GPU = _having(
     {

@@ -142,6 +142,7 @@ def _entry(entry: ledger.Entry, inventory: host.Inventory | None) -> dict[str, A
         "hook_notes": list(entry.notes),
         "door": entry.door,
         "shares": entry.shares,
+        "shared_from": entry.shared_from or None,
     }
 
 

@@ -107,6 +107,7 @@ def container(data: bytes, of: Pod) -> model.Container:
         pod=of.name,
         namespace=of.namespace,
         pod_uid=of.uid,
+        sandbox=of.id,
         labels={**of.labels, **dict(map(_pair, found[5]))},
         annotations={**of.annotations, **dict(map(_pair, found[6]))},
         pod_annotations=of.annotations,

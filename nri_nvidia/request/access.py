@@ -11,9 +11,10 @@ from nri_nvidia.reasons import Reason
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import model, rules
 
-_OWN_WORD = frozenset({rules.Source.ENV, rules.Source.POD_ANNOTATION})
+_OWN_WORD = frozenset({rules.Source.ENV, rules.Source.POD_ANNOTATION, rules.Source.SHARE})
 """What the author of a pod or an image says, and nobody who allocates GPUs."""
-_BY_GUESS = frozenset({rules.Kind.ALL, rules.Kind.INDEX})
+_NOT_ALLOCATED = frozenset({rules.Kind.ALL, rules.Kind.INDEX, rules.Kind.SHARE})
+"""What needs a rule by strict, where it is somebody's own word."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,12 +47,13 @@ def over_gpus(
     """Judge a request's list of GPUs; `vouched` tells that another has allocated them.
 
     Strict lets pass what was allocated: mounts, the container's annotations, UUIDs (which a pod
-    has from the device plugin), and `none`, which gives no device.
+    has from the device plugin), and `none`, which gives no device. What was allocated to a
+    container says nothing about what it shares of another.
     """
     if access.is_open:
         return Verdict(action=rules.Action.ALLOW)
     claim = rules.Claim(
-        kinds=tuple(map(rules.kinds, request.devices)) or (frozenset({rules.Kind.NONE}),),
+        kinds=_kinds(request),
         source=rules.source(request),
         variable=request.variable,
         said=_said(request),
@@ -60,20 +62,26 @@ def over_gpus(
     if found.rule:
         return _by_rule(found, claim, image)
     unsure = _unsure(found, image)
-    guessed = claim.source in _OWN_WORD and any(kinds & _BY_GUESS for kinds in claim.kinds)
-    if not guessed or vouched or not _is_strict(container, access):
+    own = claim.source in _OWN_WORD and any(kinds & _NOT_ALLOCATED for kinds in claim.kinds)
+    vouched = vouched and not request.shares
+    if not own or vouched or not _is_strict(container, access):
         return Verdict(action=rules.Action.ALLOW, reasons=unsure)
     where = f'namespaces = ["{container.namespace}"], ' if container.namespace else ""
+    if request.shares:
+        what, devices = "what another container of it holds", '["share"]'
+    else:
+        what, devices = "all, or a GPU by its place,", '["all", "index"]'
+    resource = "request the GPU as a resource (resources.limits nvidia.com/gpu), or "
     return Verdict(
         action=rules.Action.IGNORE,
         reasons=(
             *unsure,
             Reason(
                 code="strict-policy",
-                message=f"{claim.said} is ignored: by policy = strict a pod gets all, or a GPU by "
-                "its place, only where a rule allows it",
-                hint="request the GPU as a resource (resources.limits nvidia.com/gpu), or add to "
-                f'[[policy_rules]]: {where}devices = ["all", "index"], action = "allow"',
+                message=f"{claim.said} is ignored: by policy = strict a pod gets {what} only "
+                "where a rule allows it",
+                hint=f"{'' if request.shares else resource}add to "
+                f'[[policy_rules]]: {where}devices = {devices}, action = "allow"',
             ),
         ),
     )
@@ -121,6 +129,12 @@ def beyond(
             ),
         ),
     )
+
+
+def _kinds(request: model.GpuRequest) -> tuple[frozenset[rules.Kind], ...]:
+    if request.shares:
+        return (frozenset({rules.Kind.SHARE}),)
+    return tuple(map(rules.kinds, request.devices)) or (frozenset({rules.Kind.NONE}),)
 
 
 def _is_strict(container: containers.Container, access: rules.Access) -> bool:

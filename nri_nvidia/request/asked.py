@@ -31,7 +31,7 @@ def parse(container: containers.Container, rules: policy.RequestPolicy) -> readi
 
 def _has_more(container: containers.Container, rules: policy.RequestPolicy) -> bool:
     """Tell a container of which more than that may matter: annotations, mounts, or all of it."""
-    prefixes = (*rules.annotation_prefixes, containers.PLUGIN_PREFIX)
+    prefixes = (*rules.annotation_prefixes, containers.PLUGIN_PREFIX, containers.SHARE_PREFIX)
     return (
         not rules.access.is_open
         or bool([key for key in container.annotations if key.startswith(prefixes)])

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import attrs
 
 PLUGIN_PREFIX = "nvidia.cdi.k8s.io"
+SHARE_PREFIX = "nri-nvidia/share."
+"""Of an annotation of a pod; behind it is the name of the container that shares another's GPUs."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +49,8 @@ class Container:
     names, empty for the runtime's default and where the front end has none. `pod_annotations` are
     those that the pod's author wrote; they are among `annotations` too, as far as the container
     has no other of their names.
+    `sandbox` is the id of its pod's sandbox, and only from who makes pods, since it tells whose
+    GPUs a container may share; empty else.
     `cgroup` is the spec's `linux.cgroupsPath`, empty where the front end does not tell.
     """
 
@@ -55,6 +59,7 @@ class Container:
     pod: str = ""
     namespace: str = ""
     pod_uid: str = ""
+    sandbox: str = ""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
     pod_annotations: Mapping[str, str] = attrs.field(factory=dict)

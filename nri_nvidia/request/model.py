@@ -30,6 +30,7 @@ class Source(enum.StrEnum):
     ENV = "env"
     MOUNT = "mount"
     ANNOTATION = "annotation"
+    SHARE = "share"
 
 
 class Group(enum.StrEnum):
@@ -65,7 +66,8 @@ class GpuRequest:
     GpuRequest. `variable` is what the ids were read from, for messages. `all_capabilities` tells
     that capabilities were not named one by one. `disable_require` is what NVIDIA_DISABLE_REQUIRE
     says and what does not switch the requirements off. `imex_channels` are ids as they were
-    written, or `all`.
+    written, or `all`. `shares` is the container of the same pod whose GPUs it shares; until these
+    are known `devices` says that, in words which name no device.
     """
 
     source: Source
@@ -80,6 +82,7 @@ class GpuRequest:
     mig_management: tuple[MigManagement, ...] = ()
     disable_require: str = ""
     all_lists: bool = False
+    shares: str = ""
 
     @property
     def wants_all(self) -> bool:

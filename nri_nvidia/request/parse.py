@@ -21,6 +21,7 @@ from nri_nvidia.request import (
     names,
     policy,
     requirements,
+    sharing,
 )
 from nri_nvidia.request import container as containers
 from nri_nvidia.request import rules as access_rules
@@ -47,7 +48,7 @@ def parse(
     rules: policy.RequestPolicy,
     image: access_rules.Image | None = None,
 ) -> Parsed:
-    """Read a container's request by the order annotations > the pod's > mounts > environment.
+    """Read a container's request: sharing > annotations > the pod's > mounts > environment.
 
     The channels are alternatives and are never merged (toolkit `image/devices.go`). IMEX channels
     asked for by mounts do not count as a request for a GPU. What reaches beyond the container's
@@ -57,7 +58,8 @@ def parse(
     legacy = is_legacy_image(env)
     noted = list(mountlist.misread(container.mounts)) if rules.accept_volume_mounts else []
     channel = (
-        _from_annotations(container, rules)
+        _from_sharing(container)
+        or _from_annotations(container, rules)
         or _from_pod(container, rules)
         or _from_mounts(container, rules)
         or _from_environment(env, rules, legacy=legacy)
@@ -89,8 +91,10 @@ def parse(
         imex_channels=_with_named(named.imex_channels, source, container, rules),
         groups=tuple(dict.fromkeys((*named.groups, *extras.groups(env)))),
         capabilities=frozenset(),
+        shares=sharing.named(container) if source is model.Source.SHARE else "",
     )
     try:
+        sharing.require_possible(request, container)
         held = _held(request, named, container=container, env=env, rules=rules, image=image)
         noted += held.reasons
         if held.error:
@@ -136,7 +140,7 @@ def markers(rules: policy.RequestPolicy) -> tuple[bytes, ...]:
     variables = (VISIBLE_DEVICES, "CUDA_VERSION", *rules.swarm_resources)
     texts = [f"{name}=" for name in variables]
     texts.append(posixpath.basename(mountlist.ROOT))  # not accepted, they are told of
-    texts += rules.annotation_prefixes
+    texts += (containers.SHARE_PREFIX, *rules.annotation_prefixes)
     texts += [containers.PLUGIN_PREFIX] if rules.accept_pod_annotations else []
     # What is no text cannot be in one, either: that no request holds.
     return tuple(text.encode("utf-8", "surrogatepass") for text in dict.fromkeys(texts))
@@ -161,7 +165,7 @@ def _passed_over(
             code="environment-passed-over",
             message=f"{_said(asked[1], env)} does not count, since "
             f"{', '.join(devices) or 'no GPU'} is what {variable} "
-            f"{'asks' if source is model.Source.ANNOTATION else 'ask'} for",
+            f"{'ask' if source is model.Source.MOUNT else 'asks'} for",
         )
     ]
 
@@ -219,6 +223,15 @@ def _names(value: str) -> list[str]:
 
 
 _Channel = tuple[model.Source, str, tuple[str, ...]]
+
+
+def _from_sharing(container: containers.Container) -> _Channel | None:
+    """Read the pod's annotation by which a container has what another one of the pod holds.
+
+    It comes first: whoever writes it wants this of the container, whatever its image says.
+    """
+    key, other = sharing.key(container), sharing.named(container) or "''"
+    return (model.Source.SHARE, f"annotation {key}", (f"container {other}",)) if key else None
 
 
 def _from_annotations(

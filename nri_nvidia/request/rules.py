@@ -34,8 +34,9 @@ class Preset(enum.StrEnum):
 class Kind(enum.StrEnum):
     """What is asked for. A CDI name is of the kind `cdi` and of that of the id in it.
 
-    `index` is any name by place, which can be guessed: also `0:1` and PCI bus ids. The last five
-    reach beyond the container's own GPUs.
+    `index` is any name by place, which can be guessed: also `0:1` and PCI bus ids. `share` is
+    what another container of the pod holds, whatever that is. The last five reach beyond the
+    container's own GPUs.
     """
 
     NONE = "none"
@@ -43,6 +44,7 @@ class Kind(enum.StrEnum):
     INDEX = "index"
     UUID = "uuid"
     CDI = "cdi"
+    SHARE = "share"
     MANAGEMENT = "management"
     MIG_CONFIG = "mig-config"
     MIG_MONITOR = "mig-monitor"
@@ -53,7 +55,8 @@ class Kind(enum.StrEnum):
 class Source(enum.StrEnum):
     """Where a claim was read, for rules: `env` is both of `image` and `pod`.
 
-    An annotation of the container is the kubelet's word, one of the pod its author's.
+    An annotation of the container is the kubelet's word, one of the pod its author's. That by
+    which a container shares another's GPUs is `share`.
     """
 
     ENV = "env"
@@ -62,6 +65,7 @@ class Source(enum.StrEnum):
     MOUNT = "mount"
     ANNOTATION = "annotation"
     POD_ANNOTATION = "pod-annotation"
+    SHARE = "share"
 
 
 _OF_ENVIRONMENT = frozenset({Source.IMAGE, Source.POD})

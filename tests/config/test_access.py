@@ -62,7 +62,7 @@ def test_every_fault_of_a_rule_has_its_line():
     assert ends[0] == "'strickt' is none of compatible, strict"
     assert ends[1] == "'permit' is none of allow, ignore, deny"
     assert ends[3] == "is missing: write one of allow, ignore, deny"
-    assert ends[4].startswith("gpu: there are none, all, index, uuid, cdi, management")
+    assert ends[4].startswith("gpu: there are none, all, index, uuid, cdi, share, management")
     assert ends[5] == 'says something only with action = "allow"'
     assert ends[8] == "unknown key (did you mean namespaces?)"
 

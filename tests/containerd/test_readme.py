@@ -19,6 +19,23 @@ def value(text, key):
     return json.loads(found)
 
 
+async def test_the_sidecar_sees_the_gpu_of_the_other_container(engine, gpu_host):
+    """The pod that shares: what the device plugin does for its first container is done here."""
+    section = README.read_text("utf-8").partition("\n#### A sidecar on ")[2].partition("\n#")[0]
+    _, pod, _ = re.split(r"^```(?:yaml)?\n", section, flags=re.MULTILINE)
+    (found,) = re.findall(r"^ +annotations: (\{.*\})$", pod, re.MULTILINE)
+    names = re.findall(r"^    - name: (.*)$", pod, re.MULTILINE)
+    wait, look = map(json.loads, re.findall(r"^ +command: (\[.*\])$", pod, re.MULTILINE))
+    env = {"NVIDIA_VISIBLE_DEVICES": "1"}
+    with daemons.running(engine.nri_socket, gpu_host):
+        async with (
+            engine.pod(annotations=json.loads(found)) as started,
+            started.container("debian", command=wait, env=env, name=names[0]),
+        ):
+            result = await started.run("debian", command=look, name=names[1])
+    assert (result.code, result.stdout) == (0, "/dev/nvidia1\n")
+
+
 async def test_the_pod_sees_what_is_said_of_it(engine, gpu_host):
     """Its command's whole output is that of the README, with both versions of containerd."""
     section = README.read_text("utf-8").partition("\n### Kubernetes\n")[2].partition("\n### ")[0]

@@ -10,23 +10,29 @@ from nri_nvidia.daemon import holdings, ledger, recorder, runtimeholders
 from nri_nvidia.request import container as containers
 
 
-def entry(identifier, *held, shares=False):
+def entry(identifier, *held, **more):
     return ledger.Entry(
-        container=containers.Container(id=identifier), since=1.0, held=held, shares=shares
+        container=containers.Container(id=identifier), since=1.0, held=held, **more
     )
 
 
-def test_who_shares_holds_nothing():
-    """Of all others each device is there with its holder."""
+def test_each_device_is_there_with_its_holder():
+    """Whose does not count where GPUs are exclusive is said, and of whom another one shares."""
     books = ledger.Ledger()
     gpu = ledger.Held(index=0, uuid="GPU-0", minor=0)
     mig = ledger.Held(index=1, uuid="GPU-1", minor=1, mig="MIG-1")
     books.adopt(entry("a", gpu, mig))
     books.adopt(entry("b", gpu, shares=True))
+    books.adopt(entry("c", gpu, shared_from="main"))
     found = holdings.Holdings(books).now()
-    assert [(each.container.id, each.gpu, each.mig) for each in found] == [
-        ("a", "GPU-0", ""), ("a", "GPU-1", "MIG-1"),
-    ]  # fmt: skip
+    assert [
+        (each.container.id, each.gpu, each.mig, each.shares, each.shared_from) for each in found
+    ] == [
+        ("a", "GPU-0", "", False, ""),
+        ("a", "GPU-1", "MIG-1", False, ""),
+        ("b", "GPU-0", "", True, ""),
+        ("c", "GPU-0", "", False, "main"),
+    ]
 
 
 async def test_a_decision_waits_until_every_source_is_read():

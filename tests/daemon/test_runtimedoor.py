@@ -43,6 +43,7 @@ SPEC = {
         "io.kubernetes.cri.sandbox-name": "pod",
         "io.kubernetes.cri.sandbox-namespace": "team",
         "io.kubernetes.cri.sandbox-uid": "u",
+        "io.kubernetes.cri.sandbox-id": "s",
     },
 }
 QUESTION = {"protocol": 1, "id": "x", "spec": SPEC, "nested": False, "stays": False}
@@ -158,6 +159,12 @@ async def test_a_users_word_counts_as_much_as_his_rights():
         assert (container.privileged, container.user_namespace) == (False, True)
         assert (container.annotations, container.pod_annotations) == ({}, {})
         assert [mount.destination for mount in container.mounts] == ["/data"]
+
+
+async def test_no_spec_says_whose_gpus_a_container_may_share():
+    """A pod's author may have written such annotations (CRI-O copies them): NRI alone tells."""
+    async with opened() as (door, decider), asking(door):
+        assert decider.asked[0].sandbox == ""
 
 
 async def test_a_nested_roots_container_is_in_a_user_namespace():

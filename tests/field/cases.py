@@ -90,7 +90,7 @@ CASES: Final[dict[str, str]] = {
     "FC-078": "now",
     "FC-079": "now",
     "FC-080": "now",
-    "FC-081": "later: the GPUs of another of the pod's containers by its name; one may name the GPU itself, and a policy rule with shares lets it beside the holder",
+    "FC-081": "now; what runs before the container that it names is refused, and tried again",
     "FC-082": "now",
     "FC-083": "now",
     "FC-084": "now; taints and events are later",

@@ -13,7 +13,7 @@ import tempfile
 import attrs
 from hypothesis import strategies as st
 
-from nri_nvidia import errors, pipeline
+from nri_nvidia import errors, limits, pipeline
 from nri_nvidia._api.nri.pkg.api import v1alpha1 as api
 from nri_nvidia.config import load
 from nri_nvidia.daemon import guard, hookreports, runtimedoor
@@ -22,7 +22,7 @@ from nri_nvidia.host import elf, ldcache, proc, report, root
 from nri_nvidia.nri import convert, validation
 from nri_nvidia.oci import client
 from nri_nvidia.request import container as containers
-from nri_nvidia.request import parse
+from nri_nvidia.request import model, parse
 from nri_nvidia.testing import stubs
 from nri_nvidia.ttrpc import connection, mux
 from nri_nvidia.ttrpc import errors as ttrpc_errors
@@ -221,6 +221,39 @@ environments = st.lists(variables, max_size=6).map(
     lambda env: containers.Container(id="c", env=tuple(env))
 )
 
+HOLDINGS = tuple(
+    limits.Holding(
+        gpu=inventories.UUIDS[0],
+        minor=0,
+        container=containers.Container(id=name, name=name, sandbox=sandbox),
+    )
+    for name, sandbox in (("main", "s"), ("all", "s"), ("x", "other"))
+)
+sharers = st.builds(
+    lambda named, env: attrs.evolve(
+        env,
+        name="dbg",
+        sandbox="s",
+        annotations={f"{containers.SHARE_PREFIX}{key}": text for key, text in named.items()},
+    ),
+    st.dictionaries(
+        st.sampled_from(["dbg", "main", "all", ""]),
+        st.one_of(st.sampled_from(["main", " all", "x", "dbg", "none"]), words),
+    ),
+    environments,
+)
+
+
+def shared(shown):
+    """Who shares gets what the named container of its pod holds, or a reason why not."""
+    parsed = parse.parse(shown, RULES.request)
+    context = pipeline.Context(holdings=HOLDINGS)
+    plan = pipeline.plan(shown, INVENTORY, RULES, context, parsed)
+    assert plan.created or str(plan.refusal())
+    if parsed.request and parsed.request.source is model.Source.SHARE and plan.created:
+        assert parsed.request.shares in {"main", "all"}
+        assert [item.gpu.uuid for item in plan.assigned] == inventories.UUIDS[:1]
+
 
 def fault_of(kind, call):
     """Give the error of one kind that a call ends in, None where it gives a value."""
@@ -349,6 +382,7 @@ TARGETS = tuple(
         ("listed-container", damaged(LISTED), listed),
         ("proposed-adjustment", damaged(PROPOSED), proposed),
         ("environment", environments, decided),
+        ("sharing", sharers, shared),
         ("configuration", st.lists(lines, max_size=8).map("\n".join), configured),
         ("ld-so-cache", damaged(CACHE), cached),
         ("elf", damaged(STUB), linked),

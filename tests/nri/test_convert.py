@@ -26,6 +26,7 @@ def test_a_container_is_joined_with_its_pod():
         pod="pod0",
         namespace="team",
         pod_uid="uid0",
+        sandbox="p0",
         labels={"app": "x", "both": "container"},
         annotations={"a": "b", "io.kubernetes.cri.container-type": "container"},
         pod_annotations={"a": "b"},
