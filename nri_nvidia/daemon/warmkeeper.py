@@ -76,8 +76,10 @@ class WarmKeeper:
                 if loop.time() - began > _LASTING:
                     pauses = iter(_PAUSES)
                 pause = next(pauses, _PAUSES[-1])
+            # Not `wait_for`: before Python 3.12 it may lose a cancellation, by which we end.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
                 pauses = iter(_PAUSES)
 
     def close(self) -> None:
@@ -95,7 +97,8 @@ class WarmKeeper:
         command = [interpreter, "-I", "-S", program, folder, wanted.run, script]
         self._process = await self._worker.run(functools.partial(_start, command))
         try:
-            said = await asyncio.wait_for(_first_line(self._process), _LIMIT)
+            async with asyncio.timeout(_LIMIT):
+                said = await _first_line(self._process)
             if said != _READY:
                 raise errors.HostError(said.decode(errors="replace").strip() or "it has ended")
             if wanted == self._wanted:

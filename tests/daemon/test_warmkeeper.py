@@ -8,6 +8,9 @@ import signal
 
 import pytest
 
+from nri_nvidia.config import model
+from nri_nvidia.daemon import hookplace, warmkeeper
+
 from . import pairs
 from .test_faults import eventually
 
@@ -150,3 +153,37 @@ def test_where_it_may_enter_no_namespace(together):
         assert (await pairs.status(pair))["runtime"]["registrations"] == 1
 
     together(body, prefix=["setpriv", "--bounding-set=-sys_chroot", "--inh-caps=-sys_chroot"])
+
+
+async def test_an_end_that_comes_with_its_first_word_is_no_less_one(monkeypatch):
+    """A daemon that is to end just then ends, and does not wait for the process to do so."""
+    came, waits = asyncio.Event(), asyncio.Event()
+
+    async def said(_):
+        waits.set()
+        await came.wait()
+        return b"ready\n"
+
+    async def forever(*_):
+        await asyncio.Event().wait()
+
+    async def ready(*_):
+        return "/usr/bin/python3"
+
+    place, kept = hookplace.HookPlace(), warmkeeper.WarmKeeper()
+    monkeypatch.setattr(place, "ready", ready)
+    monkeypatch.setattr(warmkeeper, "_start", lambda _: None)
+    monkeypatch.setattr(warmkeeper.install, "install_ask", lambda _: None)
+    monkeypatch.setattr(warmkeeper, "_first_line", said)
+    monkeypatch.setattr(kept, "_until_ended", forever)
+    kept.use(model.Hook(), "/run/x")
+    keeping = asyncio.create_task(kept.keep(place))
+    await waits.wait()
+    came.set()
+    await asyncio.sleep(0)  # it has been said, and nobody has heard it yet
+    keeping.cancel()
+    done, _ = await asyncio.wait([keeping], timeout=5)
+    assert done
+    assert keeping.cancelled()
+    kept.close()
+    place.close()
