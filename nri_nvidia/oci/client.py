@@ -185,7 +185,7 @@ def text(value: dict[str, Any]) -> bytes:
 
 
 def message(
-    spec: dict[str, Any], identifier: str, arguments: list[str], process: int
+    spec: dict[str, Any], identifier: str, arguments: list[str], process: int = 0
 ) -> dict[str, Any]:
     """Give what the daemon is told: of the configuration what a decision may depend on."""
     shown = {key: spec[key] for key in SENT if key in spec}
@@ -333,7 +333,7 @@ def answer_for(spec: dict[str, Any], run: str, question: dict[str, Any]) -> dict
         time.sleep(PAUSE)
 
 
-def prepare(run: str, path: str, identifier: str, arguments: list[str], process: int) -> None:
+def prepare(run: str, path: str, identifier: str, arguments: list[str], process: int = 0) -> None:
     """Have the config.json changed where the container is given something; raises Refused."""
     bundle = Bundle(path)
     try:

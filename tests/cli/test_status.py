@@ -2,6 +2,7 @@
 """The text of `status`: at a glance, in 80 columns, live where that is wanted."""
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -117,6 +118,13 @@ def test_every_key_is_in_the_readme(together):
     together(body)
 
 
+def read_all(terminal):
+    """Read until nobody writes to a terminal any more."""
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
 def read_until(terminal, text):
     """Read from a terminal until a text has come."""
     seen = b""
@@ -152,6 +160,8 @@ def test_live_in_place(together):
             frames = seen.split(b"\x1b[H")[1:]
             assert all(frame.count(b"\n") < 10 for frame in frames)
             process.send_signal(signal.SIGINT)
+            # What it still says has to be read, as a terminal does, or it waits for that.
+            await asyncio.wait_for(asyncio.to_thread(read_all, terminal), daemons.PATIENCE)
             assert await asyncio.to_thread(process.wait, daemons.PATIENCE) == 0
         finally:
             process.kill()

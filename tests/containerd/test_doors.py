@@ -120,7 +120,7 @@ async def test_what_came_by_one_door_is_left_alone_by_the_next(world):
     engine, daemon = world
     async with door(world, "CRI, NRI and runtime") as container:
         config = engine.config_json(container.id)
-    assert json.dumps(config).count("/nri-nvidia-hook") == 1
+    assert json.dumps(config).count('/nri-nvidia-hook"') == 1
     places = [each["destination"] for each in config["mounts"]]
     assert len(places) == len(set(places))
     assert daemon.status()["counts"] == {"inject": 1}

@@ -119,11 +119,13 @@ def told(config):
     linux = config["linux"]
     (hook,) = config["hooks"]["createContainer"]
     arguments = hook["args"]
+    # A process that stands ready may be asked, which is named before.
+    first = arguments.index("-I")
     # In a prepared directory the further names of libraries are there already.
     changing = {"--token", "--report", "--alias"}
     asked = [
         arguments[place : place + 2]
-        for place in range(4, len(arguments), 2)
+        for place in range(first + 3, len(arguments), 2)
         if arguments[place] not in changing
     ]
     return {
