@@ -22,12 +22,20 @@ import sys
 import time
 from _frozen_importlib_external import SourceFileLoader
 
+from nri_nvidia.oci.caller import (
+    LONGEST,
+    READING_END,
+    STANDARD_INPUT,
+    Caller,
+    NotServed,
+    identity,
+    read,
+)
 from nri_nvidia.oci.slots import PLACE, READ, SIGKILL, Slot, make_pipe, put, remove, stamp
 from nri_nvidia.oci.unread import copied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 SLOTS = 16  # as ask.sh has it
@@ -36,55 +44,17 @@ PAUSE = 0.02  # seconds until another one is made, while a container's work goes
 LONGEST_PAUSE = 5.0  # where those that are made end unasked: there may be no memory
 LIMIT = 15.0  # seconds for a child's work: more than a runtime waits for a hook
 REQUEST = 32
-STANDARD_INPUT, READING_END = 7, 9  # the descriptors of ask.sh
 NEW_CGROUP, NEW_MOUNTS, NEW_NAMES = 0x2000000, 0x20000, 0x4000000
 NEW_IPC, NEW_NETWORK = 0x8000000, 0x40000000
 ALL_BUT_PROCESSES = NEW_CGROUP | NEW_MOUNTS | NEW_NAMES | NEW_IPC | NEW_NETWORK
 SET_DEATH_SIGNAL, SET_DUMPABLE, SIGCHLD = 1, 4, 17
-LONGEST = 16 << 20
 HOOK_AT = 6  # of the words `sh FRONT DIRECTORY PYTHON -I -S HOOK OPTION...`
 SAMPLE = b'{"a": {"b": [1, -2.5e3, true, null, "\\u00e9"], "c": "' + b"d" * 4096 + b'"}}'
 DONE, NOT_SERVED, FAILED = 0, 3, 4  # exit statuses of children
-REGULAR = 0o100000
 OPENAT2 = 437  # not in glibc; there since Linux 5.6
 # struct open_how: flags, mode, and RESOLVE_IN_ROOT
 IN_ROOT = b"".join(n.to_bytes(8, sys.byteorder) for n in (READ | posix.O_NONBLOCK, 0, 0x10))
 OOM_SCORE = b"500"  # where memory is short, a child is to end, and not the daemon
-
-
-class NotServed(Exception):  # noqa: N818  an outcome
-    """Raised before anything is done for a caller, which then starts Python."""
-
-
-class Caller:
-    """The script that asks, by descriptors of that very process."""
-
-    def __init__(self, number: int, slot: str) -> None:
-        self.number = number
-        self.process = posix.pidfd_open(number)
-        self.folder = posix.open(f"/proc/{number}", PLACE | posix.O_DIRECTORY)
-        if self.identity(f"fd/{READING_END}") != identity(posix.lstat(slot)):
-            raise NotServed("its number is another process's here")
-        if self.identity("ns/user") != identity(posix.stat("/proc/self/ns/user")):
-            raise NotServed("it is in a user namespace")
-        self.root = posix.open("root", PLACE, dir_fd=self.folder)
-        self.cwd = posix.open("cwd", PLACE, dir_fd=self.folder)
-
-    def identity(self, name: str) -> tuple[int, int]:
-        """Give what tells a file of its folder in /proc from others."""
-        return identity(posix.stat(name, dir_fd=self.folder))
-
-    def words(self) -> list[str]:
-        """Give the words that it was started with."""
-        with open(posix.open("cmdline", READ, dir_fd=self.folder), "rb") as file:  # noqa: PTH123
-            return file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
-
-    def join(self, call: Callable[..., int], namespaces: int) -> None:
-        """Be where it is. Raises OSError."""
-        call("setns", self.process, namespaces)
-        posix.fchdir(self.root)
-        posix.chroot(".")
-        posix.fchdir(self.cwd)
 
 
 class Warm:
@@ -104,6 +74,7 @@ class Warm:
         self.slots = [Slot(directory, str(number + 1)) for number in range(SLOTS)]
         self.spare: list[int] = []
         self.pressed, self.pause = False, PAUSE
+        self.begun, self.left = 0, -1  # requests so far; as many when one was seen unread
         self.told, self.telling = posix.pipe()
         self.ended, wakes = posix.pipe()
         for pipe in (self.ended, wakes, self.told):
@@ -123,11 +94,13 @@ class Warm:
             wait = self.pause if len(self.spare) < SPARE else LIMIT
             callers = {slot.caller: slot for slot in self.slots if slot.caller >= 0}
             ready = select.select([0, self.told, self.ended, *callers], [], [], wait)[0]
-            if 0 in ready:
-                if not posix.read(0, 1):
-                    return
-                posix.write(1, b"ready\n")
+            asked = 0 in ready
+            if asked and not posix.read(0, 1):
+                return
             self.note()
+            if asked:
+                posix.write(1, b"ready\n")
+                self.press()
             for caller in set(callers).intersection(ready):  # before a slot has another one
                 callers[caller].abandon()
             if self.ended in ready:
@@ -170,7 +143,7 @@ class Warm:
                 self.spare.append(child)
                 continue
             slot.begin(child, caller, time.monotonic() + LIMIT)
-            self.pressed, self.pause = True, PAUSE
+            self.pressed, self.pause, self.begun = True, PAUSE, self.begun + 1
             if child in self.spare:
                 self.spare.remove(child)
 
@@ -192,6 +165,14 @@ class Warm:
                     if status and time.monotonic() > slot.until:
                         slot.tell(f"nri-nvidia: not done after {LIMIT:g} s\nexit 1\n")
                     slot.renew()  # who has had no answer does it by Python
+
+    def press(self) -> None:
+        """End children that leave a request unread from one look to the next: they are stopped."""
+        unread = bool(select.select([self.requests], [], [], 0)[0])
+        if unread and self.left == self.begun:
+            for child in self.spare:
+                posix.kill(child, SIGKILL)
+        self.left = self.begun if unread else -1
 
     def look_after(self, now: float) -> None:
         """End what has not ended in time, and free what is taken for nothing."""
@@ -347,27 +328,6 @@ class Warm:
 def how(status: int) -> str:
     """Say how a child has ended, by its status as wait(2) has it."""
     return f"by signal {status & 127}" if status & 127 else f"with exit status {status >> 8}"
-
-
-def identity(status: Any) -> tuple[int, int]:
-    """Give device and inode."""
-    return status.st_dev, status.st_ino
-
-
-def read(place: str | int) -> bytes:
-    """Read a regular file, by its path or open, and close it. Raises OSError or NotServed."""
-    opened = posix.open(place, READ | posix.O_NONBLOCK) if isinstance(place, str) else place
-    try:
-        status = posix.fstat(opened)
-        if status.st_mode & 0o170000 != REGULAR:
-            raise NotServed(f"{place} is not a regular file")
-        data, piece = b"", b"first"
-        while piece and len(data) < LONGEST:
-            piece = posix.read(opened, max(status.st_size, 4096))
-            data += piece
-        return data
-    finally:
-        posix.close(opened)
 
 
 def load(path: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import stat
@@ -69,12 +70,17 @@ def taken(running):
     return sorted(path.name for path in running.folder.glob("*.taken"))
 
 
-def begin(ready, *words):
+def is_asked(running):
+    """Whether there is a request that nobody has read."""
+    with (running.folder / "requests").open("r+b", buffering=0) as requests:
+        return bool(select.select([requests], [], [], 0)[0])
+
+
+def begin(ready):
     """Start a hook whose runtime has not told yet what the container is."""
     (ready.bundle / "config.json").write_text('{"root": {"path": "rootfs"}}')
     pipe = subprocess.PIPE
-    command = ready.command(*words)
-    return subprocess.Popen(command, stdin=pipe, stderr=pipe, env={"LC_ALL": "C"})
+    return subprocess.Popen(ready.command(), stdin=pipe, stderr=pipe, env={"LC_ALL": "C"})
 
 
 def finish(ready, hook):
@@ -192,6 +198,21 @@ def test_a_request_for_another_process(ready, running):
     assert ready.direct().report["ok"]
 
 
+def test_children_that_are_stopped(ready, running):
+    """Where none reads a request from one question to the next, others take their place."""
+    for child in children(running.process):
+        os.kill(child, signal.SIGSTOP)
+    ready.hook[3] = "/nowhere/python3"
+    hook = begin(ready)
+    until(lambda: is_asked(running), "it has asked")
+    for _ in range(2):
+        running.process.stdin.write(b"\n")
+        running.process.stdin.flush()
+        assert running.process.stdout.readline() == b"ready\n"
+    until(lambda: any(reads_state(pid, hook) for pid in children(running.process)), "one works")
+    assert finish(ready, hook) == (0, "")
+
+
 def test_a_request_by_another_than_has_the_slot(ready, running):
     """One that was stopped for so long that another has its slot takes nothing from that one."""
     before = set(children(running.process))
@@ -217,6 +238,7 @@ def test_what_is_no_request(ready, running, junk):
     """Bytes that are no request cost one of those that wait, and the next request is read."""
     with (running.folder / "requests").open("wb", buffering=0) as requests:
         requests.write(junk)
+    until(lambda: not is_asked(running), "it was read")
     ready.hook[3] = "/nowhere/python3"
     until(lambda: ready.direct().status == 0, "it is done again")
     assert running.process.poll() is None
