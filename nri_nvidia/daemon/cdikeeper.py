@@ -72,7 +72,8 @@ class CdiKeeper:
                 self.problem = None
             try:
                 period = _PERIOD if wanted.cdi.keep else None
-                await asyncio.wait_for(self._changed.wait(), period)
+                async with asyncio.timeout(period):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
             self._changed.clear()

@@ -138,7 +138,8 @@ class RuntimeDoor:
         try:
             answer = await self._answer(reader, caller)
             writer.write(answer)
-            await asyncio.wait_for(writer.drain(), _READING)
+            async with asyncio.timeout(_READING):
+                await writer.drain()
         except (OSError, TimeoutError):
             logger.debug("a runtime left before it had its answer: process %d", caller.pid)
         except Exception:

@@ -214,8 +214,8 @@ class Service:
     async def _admit(self) -> None:
         """Wait for our turn to serve the runtime; raises StandsBy while another serves it."""
         with contextlib.suppress(TimeoutError, RuntimeError):
-            taking = self._reader.run(self._standing.take)
-            await asyncio.wait_for(asyncio.shield(taking), _FILE_LIMIT)
+            async with asyncio.timeout(_FILE_LIMIT):
+                await asyncio.shield(self._reader.run(self._standing.take))
 
     async def _note_other(self) -> None:
         """Say that another serves the runtime which has started us: it may not be kept waiting."""
@@ -291,7 +291,8 @@ class Service:
     async def _in_time(self, call: Callable[[], T], what: str) -> T:
         """Read or write a file in a thread: it may be on a disk that hangs, or be a fifo."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._reader.run(call)), _FILE_LIMIT)
+            async with asyncio.timeout(_FILE_LIMIT):
+                return await asyncio.shield(self._reader.run(call))
         except TimeoutError:
             raise errors.HostError(
                 f"{what} could not be used within {_FILE_LIMIT:g} s",
@@ -360,8 +361,7 @@ class Service:
 
     async def _first_look(self) -> None:
         """Look at the host beside the registration, so that the first container finds it known."""
-        hook = self._config.hook
-        look = None
+        hook, look = self._config.hook, None
         with contextlib.suppress(RuntimeError):  # no thread: whoever waits says so
             look = self._watch.begin()
         if hook.enabled:

@@ -115,7 +115,8 @@ class Sockets:
         try:
             if self._claiming is None:
                 self._claiming = self._worker.run(functools.partial(statedir.claim, directory))
-            self._held = await asyncio.wait_for(asyncio.shield(self._claiming), _CLAIM_LIMIT)
+            async with asyncio.timeout(_CLAIM_LIMIT):
+                self._held = await asyncio.shield(self._claiming)
         except TimeoutError:
             raise errors.HostError(
                 f"{directory} could not be used within {_CLAIM_LIMIT:g} s",
