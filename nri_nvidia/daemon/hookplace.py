@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import os
+import posixpath
 
 import attrs
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class Installed:
-    """What stands for some settings; `stamp` changes with the script."""
+    """What stands for some settings; `stamp` changes with what a runtime starts."""
 
     settings: model.Hook
     interpreter: str
@@ -115,8 +116,11 @@ def _ensure(settings: model.Hook, known: Installed | None) -> Installed:
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a name, not a Path
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_mode
+    stamp: list[int] = []
+    for each in (path, posixpath.join(posixpath.dirname(path), install.FRONT)):
+        try:
+            found = os.stat(each)  # noqa: PTH116 - a name, not a Path
+        except OSError:
+            return ()
+        stamp += (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, found.st_mode)
+    return tuple(stamp)

@@ -92,6 +92,19 @@ def test_hooks_ask_it_and_it_comes_back(together):
     together(body)
 
 
+def test_what_a_runtime_starts_is_put_back(together):
+    """Also where the script alone is gone, before the next container names it."""
+
+    async def body(pair):
+        await until_ready(pair)
+        script = (await until_asked(pair, 1, asked=True))[1]
+        os.unlink(script)
+        assert (await hook(pair, 300))[1] == script
+        assert os.path.exists(script)
+
+    together(body)
+
+
 def test_one_that_does_not_answer(together):
     """A process that is stopped would keep hooks waiting: it is ended, and replaced."""
 
