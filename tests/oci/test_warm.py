@@ -255,6 +255,21 @@ def test_a_caller_in_a_user_namespace(ready, running):
     assert ready.direct().status == 0
 
 
+def test_one_that_counts_processes_otherwise(ready, running, python_hook, place):
+    """In a pod with processes of its own it does nothing for those of the host by their numbers."""
+    standing.end(running)
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *python_hook]
+    other = standing.start(alone, place)
+    try:
+        for _ in range(3):
+            assert ready.direct().report["ok"]
+        until(lambda: not taken(other), "the slots are free")
+        ready.hook[3] = "/nowhere/python3"
+        assert ready.direct().status == 127
+    finally:
+        standing.end(other)
+
+
 def test_another_hook(ready, running, python_hook):
     """One that was installed elsewhere is not done by this one's code."""
     ready.hook = command([*python_hook[:-1], "/nowhere/nri-nvidia-hook"], running)
