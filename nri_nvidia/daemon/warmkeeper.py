@@ -32,6 +32,8 @@ _LASTING = 60.0
 """Seconds after which one that ends was a good one."""
 _EVERY = 3.0
 """Seconds until it is asked again, and that it has to answer: less than a runtime's patience."""
+_CLIENT_LIMIT, _MARGIN = 13, 2
+"""Seconds for which the program that asks the daemon waits, and beyond its or a hook's time."""
 _READY = b"ready\n"
 
 
@@ -94,7 +96,8 @@ class WarmKeeper:
         work = functools.partial(install.install_ask, folder)
         await self._worker.run(work)
         program = f"{posixpath.dirname(script)}/{install.WARM}.py"
-        command = [interpreter, "-I", "-S", program, folder, wanted.run, script]
+        limit = str(max(wanted.hook.timeout, _CLIENT_LIMIT) + _MARGIN)
+        command = [interpreter, "-I", "-S", program, folder, wanted.run, script, limit]
         self._process = await self._worker.run(functools.partial(_start, command))
         try:
             async with asyncio.timeout(_LIMIT):

@@ -6,10 +6,11 @@ time that they take, most is Python's start. A shell's script (`ask.sh`) starts 
 and has a child of this process do the work: the same code, in the same namespaces, with the same
 end. Where that cannot be, or the child is killed, the script starts Python after all.
 
-It runs as `python3 -I -S nri-nvidia-warm DIRECTORY RUN HOOK`, with the daemon's socket in RUN. It
-writes a line when it is ready, and ends with its standard input. DIRECTORY is root's alone, and so
-are the requests: 32 bytes each, the number of a slot and that of the process that took it. To a
-byte on standard input it says that it is ready still. What `view` says of imports holds here too.
+It runs as `python3 -I -S nri-nvidia-warm DIRECTORY RUN HOOK LIMIT`, with the daemon's socket in
+RUN; LIMIT are the seconds for a child's work. It writes a line when it is ready, and ends with its
+standard input. DIRECTORY is root's alone, and so are the requests: 32 bytes each, the number of a
+slot and that of the process that took it. To a byte on standard input it says that it is ready
+still. What `view` says of imports holds here too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SLOTS = 16  # as ask.sh has it
 SPARE = 2  # children that wait for the next request
 PAUSE = 0.02  # seconds until another one is made, while a container's work goes on
 LONGEST_PAUSE = 5.0  # where those that are made end unasked: there may be no memory
-LIMIT = 15.0  # seconds for a child's work: more than a runtime waits for a hook
+LOOK = 15.0  # seconds from one look for what is too late to the next
 REQUEST = 32
 NEW_CGROUP, NEW_MOUNTS, NEW_NAMES = 0x2000000, 0x20000, 0x4000000
 NEW_IPC, NEW_NETWORK = 0x8000000, 0x40000000
@@ -60,8 +61,8 @@ OOM_SCORE = b"500"  # where memory is short, a child is to end, and not the daem
 class Warm:
     """What is ready; `serve` has children answer until standard input ends."""
 
-    def __init__(self, directory: str, run: str, hook: str) -> None:
-        self.directory, self.run, self.hook_path = directory, run, hook
+    def __init__(self, directory: str, run: str, hook: str, limit: str) -> None:
+        self.directory, self.run, self.hook_path, self.limit = directory, run, hook, float(limit)
         for name in posix.listdir(directory):
             if name != "ask":
                 remove(f"{directory}/{name}")
@@ -91,7 +92,7 @@ class Warm:
         posix.write(1, b"ready\n")
         checked = time.monotonic()
         while True:
-            wait = self.pause if len(self.spare) < SPARE else LIMIT
+            wait = self.pause if len(self.spare) < SPARE else LOOK
             callers = {slot.caller: slot for slot in self.slots if slot.caller >= 0}
             ready = select.select([0, self.told, self.ended, *callers], [], [], wait)[0]
             asked = 0 in ready
@@ -112,7 +113,7 @@ class Warm:
                 self.fill(SPARE)
             self.pressed = False
             now = time.monotonic()
-            if now - checked > LIMIT:
+            if now - checked > LOOK:
                 checked = now
                 if not stamp(f"{self.directory}/requests"):
                     return  # nobody can ask any more: to be started anew
@@ -142,7 +143,7 @@ class Warm:
                 slot.renew()
                 self.spare.append(child)
                 continue
-            slot.begin(child, caller, time.monotonic() + LIMIT)
+            slot.begin(child, caller, time.monotonic() + self.limit)
             self.pressed, self.pause, self.begun = True, PAUSE, self.begun + 1
             if child in self.spare:
                 self.spare.remove(child)
@@ -163,7 +164,7 @@ class Warm:
             for slot in self.slots:
                 if slot.child == child:
                     if status and time.monotonic() > slot.until:
-                        slot.tell(f"nri-nvidia: not done after {LIMIT:g} s\nexit 1\n")
+                        slot.tell(f"nri-nvidia: not done after {self.limit:g} s\nexit 1\n")
                     slot.renew()  # who has had no answer does it by Python
 
     def press(self) -> None:

@@ -92,6 +92,19 @@ def test_hooks_ask_it_and_it_comes_back(together):
     together(body)
 
 
+def test_a_hook_may_take_the_time_that_is_set(together, tmp_path):
+    """It is told how long a runtime waits for a hook, and ends none before."""
+    config = tmp_path / "config.toml"
+    config.write_text("hook.timeout = 60\n")
+
+    async def body(pair):
+        pid = await until_ready(pair)
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        assert float(words[7]) > 60
+
+    together(body, "--config", str(config))
+
+
 def test_what_a_runtime_starts_is_put_back(together):
     """Also where the script alone is gone, before the next container names it."""
 

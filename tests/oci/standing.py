@@ -19,13 +19,13 @@ class Ready:
     folder: Path
 
 
-def start(hook: list[str], run: Path, program: Path | None = None) -> Ready:
+def start(hook: list[str], run: Path, program: Path | None = None, limit: str = "15") -> Ready:
     """Have one stand ready for an installed hook, below a directory; waits until it is."""
     folder = run / "warm"
     install.install_ask(str(folder))
     program = program or Path(hook[-1]).with_name(f"{install.WARM}.py")
     process = subprocess.Popen(
-        [*hook[:-1], str(program), str(folder), str(run), hook[-1]],
+        [*hook[:-1], str(program), str(folder), str(run), hook[-1], limit],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

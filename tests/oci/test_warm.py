@@ -345,9 +345,9 @@ def test_a_child_that_does_not_end_in_time(ready, running, python_hook, place):
     """It is killed after the time that it has, and who waits is told."""
     standing.end(running)
     text = Path(python_hook[-1]).with_name(f"{install.WARM}.py").read_text()
-    assert text.count("LIMIT = 15.0") == 1
-    (place / "impatient.py").write_text(text.replace("LIMIT = 15.0", "LIMIT = 0.2"))
-    impatient = standing.start(python_hook, place, place / "impatient.py")
+    assert text.count("LOOK = 15.0") == 1
+    (place / "impatient.py").write_text(text.replace("LOOK = 15.0", "LOOK = 0.2"))
+    impatient = standing.start(python_hook, place, place / "impatient.py", "0.2")
     try:
         hook = begin(ready)
         assert hook.wait(30) == 1
