@@ -27,6 +27,9 @@ BUILD = Path("/build")
 """A virtual environment that nri-nvidia was installed into from its wheel."""
 DROP_IN = Path(f"/etc/systemd/system/{model.UNIT}.d/test.conf")
 DRIVER = Path("/var/lib/nri-nvidia/driver")
+PYTHON = Path("/usr/local/bin/python-that-tells")
+"""An interpreter that writes down what it is started for."""
+STARTED = Path("/var/log/python-that-tells")
 WATCHDOG = 10
 """Seconds: the unit's own time would be waited for here."""
 PATIENCE = 60
@@ -57,15 +60,19 @@ def happens(what: Callable[[], bool]) -> bool:
 def set_up(engine: engines.Engine) -> None:
     """Have settings for this engine and the simulated host.
 
-    Its socket is in a /tmp that the unit does not see otherwise, and it has a /run of its own.
+    Its socket is in a /tmp that the unit does not see otherwise, and it has a /run of its own, in
+    which hooks would not find what the daemon has in /run.
     """
+    PYTHON.write_text(f'#!/bin/sh\necho "$*" >>{STARTED}\nexec /usr/bin/python3 "$@"\n')
+    PYTHON.chmod(0o755)
     path = Path(model.SETTINGS)
     path.parent.mkdir(exist_ok=True)
     host = inside_systemd.GPU_HOST
     path.write_text(
         f'nri.socket = "{engine.nri_socket}"\n'
+        f'control.socket = "{engine.directory}/daemon/control.sock"\n'
         f'host = {{root = "{host}", driver_root = "{host}", dev_root = "/"}}\n'
-        f'hook.directory = "{engine.directory}/hook"\n'
+        f'hook = {{directory = "{engine.directory}/hook", interpreter = "{PYTHON}"}}\n'
     )
     DROP_IN.parent.mkdir(exist_ok=True)
     engine.directory.chmod(0o755)
@@ -82,6 +89,12 @@ def make_newer() -> str:
     assert count == 1
     source.write_text(text)
     return version
+
+
+def hook_of(identifier: str) -> dict[str, object]:
+    """Give what a container's hook has reported; empty until then."""
+    told = json.loads(run("/usr/local/bin/nri-nvidia", "explain", identifier, "--json"))
+    return told["hook"] or {}
 
 
 @pytest.fixture(scope="session")
@@ -125,6 +138,7 @@ async def test_life_of_the_service(fresh, handlers):
     set_up(engine)
     run(BUILD / "bin/nri-nvidia", "install")
     assert happens(lambda: state("ActiveState") == "active")
+    assert happens((engine.directory / "daemon/warm/requests").exists)
     assert state("StatusText") or state("NotifyAccess") == "main"
     async with (
         engine.pod("runc") as pod,
@@ -135,6 +149,12 @@ async def test_life_of_the_service(fresh, handlers):
             return await container.probe("open", "/dev/nvidia0", "rw") == "ENXIO"
 
         assert await works()
+        assert happens(lambda: bool(hook_of(container.id)))
+        assert hook_of(container.id)["ok"], hook_of(container.id)
+        # Despite the sandbox: hooks are done by the process that stands ready, and not by Python.
+        started = STARTED.read_text()
+        assert "nri-nvidia-warm.py" in started
+        assert "nri-nvidia-hook --library-dir" not in started
         # Despite the sandbox: links to the driver's files, not copies of them.
         assert happens(lambda: any(
             path.stat().st_nlink > 1 for path in DRIVER.rglob("lib*") if path.is_file()
