@@ -177,7 +177,8 @@ async def _answers(process: "subprocess.Popen[bytes]") -> bool:
     assert process.stdout is not None
     try:
         os.write(process.stdin.fileno(), b"\n")
-        return await asyncio.wait_for(_first_line(process), _EVERY) == _READY
+        async with asyncio.timeout(_EVERY):
+            return await _first_line(process) == _READY
     except OSError:  # TimeoutError, too: the loop may have been late, and not the answer
         if select.select([process.stdout], [], [], 0)[0]:
             return os.read(process.stdout.fileno(), 4096) == _READY
