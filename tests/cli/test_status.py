@@ -138,8 +138,10 @@ def watching(pair, *arguments, columns=60, lines=10, environment=None):
     """Run `status --watch` on a terminal; give the process and the terminal's other end."""
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    # A shell has what it starts in the background ignore interrupts, and this with it.
+    heeding = ["env", "--default-signal=INT"]
     process = subprocess.Popen(
-        [daemons.COMMAND, "status", *arguments, "--socket", pair.daemon.control],
+        [*heeding, daemons.COMMAND, "status", *arguments, "--socket", pair.daemon.control],
         stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True,
         env={"PATH": os.environ["PATH"], "TERM": "xterm", **(environment or {})},
     )  # fmt: skip

@@ -177,7 +177,7 @@ def test_a_disk_that_gets_full_meanwhile(btrfs, tmp_path, monkeypatch):
     fill(btrfs, 24 << 20)
     with pytest.raises(errors.HostError, match="No space left"):
         build(btrfs / "v", [("lib64/large", str(tmp_path / "large"))])
-    assert list((btrfs / "v").iterdir()) == []
+    assert list((btrfs / "v").glob("*")) == []  # where there was room for that directory itself
 
 
 def remount(place, options):
