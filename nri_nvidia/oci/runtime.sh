@@ -5,8 +5,7 @@
 #
 # Only create and run are looked at, and of those only containers whose config.json holds one of
 # the texts that a request begins with. All else goes to the real runtime at once: an engine asks
-# for a container's state often. So this forks once at most, for grep, and not at all where a process
-# stands ready to look.
+# for a container's state often. So this forks once at most, for grep.
 #
 # Environment:
 #   NRI_NVIDIA_RUNTIME  the real runtime, by its path or a name on PATH; else the first line of
@@ -119,20 +118,6 @@ fi
 # A container without any of these texts asks for nothing. No engine writes a letter as \u....; such
 # a file is looked at rather than overlooked.
 config=${config:-${bundle:-.}/config.json}
-
-# The process that stands ready looks at it and does all that follows here, for root: with `run`
-# this process is to be watched as long as the container. The descriptors that asking takes may be
-# meant for the container.
-warm=$run/warm
-if [ "$verb" = create ] && [ -r "$warm/ask" ] && ! [ -e /proc/self/fd/7 ] &&
-	! [ -e /proc/self/fd/8 ] && ! [ -e /proc/self/fd/9 ]; then
-	. "$warm/ask"
-	if ask runtime "$id" "$config"; then
-		[ "$status" = 0 ] || exit 1
-		exec "$real" "$@"
-	fi
-fi
-
 markers=$run/runtime/markers
 if [ -e "$config" ] && ! [ -f "$config" ]; then
 	: # a FIFO would keep grep waiting; what asks says what is wrong with it
@@ -149,6 +134,19 @@ case $? in
 1) exec "$real" "$@" ;;  # it holds none
 2) exec "$real" "$@" ;;  # it cannot be read: the real runtime says why
 esac
+
+# The process that stands ready does all that follows here, for root: with `run` this process is to
+# be watched as long as the container. The descriptors that asking takes may be meant for the
+# container.
+warm=$run/warm
+if [ "$verb" = create ] && [ -r "$warm/ask" ] && ! [ -e /proc/self/fd/7 ] &&
+	! [ -e /proc/self/fd/8 ] && ! [ -e /proc/self/fd/9 ]; then
+	. "$warm/ask"
+	if ask runtime "$id" "$config"; then
+		[ "$status" = 0 ] || exit 1
+		exec "$real" "$@"
+	fi
+fi
 
 # The daemon puts the program that asks it there, compiled for the interpreter that its first line
 # names; /run may forbid to execute it by itself. Without a daemon ever started: the package's own.

@@ -24,7 +24,6 @@ import time
 from _frozen_importlib_external import SourceFileLoader
 
 from nri_nvidia.oci.caller import (
-    LONGEST,
     READING_END,
     STANDARD_INPUT,
     Caller,
@@ -32,7 +31,7 @@ from nri_nvidia.oci.caller import (
     identity,
     read,
 )
-from nri_nvidia.oci.slots import PLACE, READ, SIGKILL, Slot, make_pipe, put, remove, stamp
+from nri_nvidia.oci.slots import READ, SIGKILL, Slot, make_pipe, put, remove, stamp
 from nri_nvidia.oci.unread import copied
 
 TYPE_CHECKING = False
@@ -52,9 +51,6 @@ SET_DEATH_SIGNAL, SET_DUMPABLE, SIGCHLD = 1, 4, 17
 HOOK_AT = 6  # of the words `sh FRONT DIRECTORY PYTHON -I -S HOOK OPTION...`
 SAMPLE = b'{"a": {"b": [1, -2.5e3, true, null, "\\u00e9"], "c": "' + b"d" * 4096 + b'"}}'
 DONE, NOT_SERVED, FAILED = 0, 3, 4  # exit statuses of children
-OPENAT2 = 437  # not in glibc; there since Linux 5.6
-# struct open_how: flags, mode, and RESOLVE_IN_ROOT
-IN_ROOT = b"".join(n.to_bytes(8, sys.byteorder) for n in (READ | posix.O_NONBLOCK, 0, 0x10))
 OOM_SCORE = b"500"  # where memory is short, a child is to end, and not the daemon
 
 
@@ -70,8 +66,7 @@ class Warm:
         self.number = posix.getpid()
         self.client_path = f"{run}/runtime/nri-nvidia-client.py"
         self.client: dict[str, Any] = {}
-        self.client_stamp, self.marked = stamp(""), stamp("")
-        self.markers = [b""]
+        self.client_stamp = stamp("")
         self.slots = [Slot(directory, str(number + 1)) for number in range(SLOTS)]
         self.spare: list[int] = []
         self.pressed, self.pause = False, PAUSE
@@ -131,19 +126,14 @@ class Warm:
             self.spare.append(child)
 
     def note(self) -> None:
-        """Hear which children have begun with which slots, and which wait again."""
+        """Hear which children have begun with which slots."""
         try:
             data = posix.read(self.told, 1 << 16)
         except BlockingIOError:
             return
         for place in range(0, len(data), REQUEST):
             number, child, caller = map(int, data[place : place + REQUEST].split())
-            slot = self.slots[number - 1]
-            if not caller:
-                slot.renew()
-                self.spare.append(child)
-                continue
-            slot.begin(child, caller, time.monotonic() + self.limit)
+            self.slots[number - 1].begin(child, caller, time.monotonic() + self.limit)
             self.pressed, self.pause, self.begun = True, PAUSE, self.begun + 1
             if child in self.spare:
                 self.spare.remove(child)
@@ -198,7 +188,7 @@ class Warm:
         return f"no other namespace may be entered: {told}" if status else ""
 
     def attend(self) -> None:
-        """Be a child: wait for requests until one takes it elsewhere; do that, and end."""
+        """Be a child: wait for a request, do it, and end."""
         status = DONE
         try:
             self.call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
@@ -211,8 +201,7 @@ class Warm:
             put("/proc/self/oom_score_adj", OOM_SCORE)
             if not self.pressed:
                 self.rehearse()
-            while self.do(*self.next_request()):
-                pass
+            self.do(*self.next_request())
         except (NotServed, OSError):
             status = NOT_SERVED
         except BaseException:  # noqa: BLE001  the caller does it by Python
@@ -251,36 +240,24 @@ class Warm:
             raise NotServed("not a request")
         return [*map(int, words)]
 
-    def say(self, slot: int, caller: int) -> None:
-        """Tell that this child has begun with a slot, or, for no caller, that it is done."""
-        posix.write(self.telling, b"%-31s\n" % (b"%d %d %d" % (slot, posix.getpid(), caller)))
-
-    def do(self, number: int, process: int) -> bool:
-        """Serve a caller; raises NotServed or OSError where nothing was done.
-
-        Gives whether this child is as it was before, and can serve another one.
-        """
+    def do(self, number: int, process: int) -> None:
+        """Serve a caller; raises NotServed or OSError where nothing was done."""
         slot = f"{self.directory}/{number}"
         about = read(f"{slot}.taken").decode("utf-8", "surrogateescape")
         taker, kind, identifier, config = about.split("\n", 3)
         if taker != str(process):
             raise NotServed("another has taken the slot since")
-        self.say(number, process)
+        begun = b"%d %d %d" % (number, posix.getpid(), process)
+        posix.write(self.telling, b"%-31s\n" % begun)
         if identity(posix.stat(f"/proc/{process}/fd/{READING_END}")) != identity(posix.stat(slot)):
             raise NotServed("its number is another process's here")
         pipe = posix.open(slot, posix.O_WRONLY | posix.O_CLOEXEC)
-        if kind == "runtime" and self.asks_nothing(process, config):
-            self.say(number, 0)  # first: a caller that has ended is taken for an impatient one
-            posix.write(pipe, b"exit 0\n")
-            posix.close(pipe)
-            return True
         caller = Caller(process, slot)
         if kind == "hook":
             told = self.be_hook(caller, pipe)
         else:
             told = self.be_runtime(caller, pipe, identifier, config)
         posix.write(2, b"exit %d\n" % told)
-        return False
 
     def be_hook(self, caller: Caller, pipe: int) -> int:
         """Be a container's hook: gives its exit status."""
@@ -292,29 +269,6 @@ class Warm:
         posix.dup2(copied(state, self.call), 0)
         posix.dup2(pipe, 2)
         return int(self.hook["main"](words[HOOK_AT + 1 :]))
-
-    def asks_nothing(self, process: int, config: str) -> bool:
-        """Whether a file, as a process sees it, holds none of the texts of a request.
-
-        Raises OSError or NotServed where that cannot be told.
-        """
-        if not config.startswith("/"):
-            raise NotServed("its directory may be anywhere")
-        path = f"{self.run}/runtime/markers"
-        marked = stamp(path)
-        if marked != self.marked:
-            self.markers = [line for line in read(path).split(b"\n") if line]
-            self.marked = marked
-        root = posix.open(f"/proc/{process}/root", PLACE)
-        name = config.encode("utf-8", "surrogateescape")
-        try:
-            file = self.call("syscall", OPENAT2, root, name, IN_ROOT, len(IN_ROOT))
-        finally:
-            posix.close(root)
-        data = read(file)
-        if len(data) >= LONGEST:
-            raise NotServed("it may ask for something further on")
-        return not any(marker in data for marker in self.markers)
 
     def be_runtime(self, caller: Caller, pipe: int, identifier: str, config: str) -> int:
         """Be what asks the daemon for a container: gives 0 where the runtime is to go on."""
