@@ -61,13 +61,18 @@ def identity(status: Any) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def read(place: str | int) -> bytes:
-    """Read a regular file, by its path or open, and close it. Raises OSError or NotServed."""
+def read(place: str | int, most: int = 0) -> bytes:
+    """Read a regular file, by its path or open, and close it. Raises OSError or NotServed.
+
+    One that is longer than `most` is not served; without that, its beginning is.
+    """
     opened = posix.open(place, READ | posix.O_NONBLOCK) if isinstance(place, str) else place
     try:
         status = posix.fstat(opened)
         if status.st_mode & 0o170000 != REGULAR:
             raise NotServed(f"{place} is not a regular file")
+        if most and status.st_size > most:
+            raise NotServed(f"{place} is longer than {most} bytes")
         data, piece = b"", b"first"
         while piece and len(data) < LONGEST:
             piece = posix.read(opened, max(status.st_size, 4096))

@@ -25,7 +25,7 @@ HOOK_PARTS = tuple(
     for name in ("view", "procfs", "files", "cache", "folders", "steps", "compat", "hook")
 )
 CLIENT_PARTS = ("render/patch.py", "oci/complaint.py", "oci/client.py")
-WARM_PARTS = ("oci/slots.py", "oci/caller.py", "oci/unread.py", "oci/warm.py")
+WARM_PARTS = tuple(f"oci/{name}.py" for name in ("slots", "caller", "looks", "unread", "warm"))
 WARM, FRONT, ASK = "nri-nvidia-warm", "nri-nvidia-hook.sh", "ask"
 # Beside a setting's own texts: a letter, digit or sign that a request needs, written as an escape.
 ESCAPES = (

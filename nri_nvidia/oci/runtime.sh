@@ -5,7 +5,7 @@
 #
 # Only create and run are looked at, and of those only containers whose config.json holds one of
 # the texts that a request begins with. All else goes to the real runtime at once: an engine asks
-# for a container's state often. So this forks once at most, for grep.
+# for a container's state often. So this starts one program at most, grep.
 #
 # Environment:
 #   NRI_NVIDIA_RUNTIME  the real runtime, by its path or a name on PATH; else the first line of
@@ -118,27 +118,56 @@ fi
 # A container without any of these texts asks for nothing. No engine writes a letter as \u....; such
 # a file is looked at rather than overlooked.
 config=${config:-${bundle:-.}/config.json}
-markers=$run/runtime/markers
-if [ -e "$config" ] && ! [ -f "$config" ]; then
-	: # a FIFO would keep grep waiting; what asks says what is wrong with it
-elif [ -r "$markers" ]; then
-	LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
-else
-	LC_ALL=C grep -q -F -e NVIDIA_VISIBLE_DEVICES= -e CUDA_VERSION= -e DOCKER_RESOURCE_ \
-		-e nvidia-container-devices -e cdi.k8s.io/ -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
-		-e '\u0030' -e '\u0031' -e '\u0032' -e '\u0033' -e '\u0034' -e '\u0035' -e '\u0036' \
-		-e '\u0037' -e '\u0038' -e '\u0039' -e '\u003d' -e '\u003D' -e '\u002d' -e '\u002D' \
-		-e '\u002e' -e '\u002E' -e '\u002f' -e '\u002F' -e '\/' -- "$config" 2>/dev/null
+warm=$run/warm
+# Who stands ready sees that (`oci/looks.py`) in half the time that it takes to start grep, and says
+# so by what it does to a file. It is not waited for longer than a moment: GPU-less containers
+# are to start whatever becomes of it.
+asks=unknown
+looks=$warm/looks
+if [ -w "$looks" ] && ! [ -e "$looks/late" ] && [ -f "$config" ] && ! [ -e /proc/self/fd/8 ] &&
+	! [ -e /proc/self/fd/9 ]; then
+	look=$looks/$$
+	set -C # another one's answer is not taken for this one's
+	if { command exec 9<"$config" 8>"$look" && echo >&8; } 2>/dev/null; then
+		turns=0
+		while [ -s "$look" ] && ! [ -u "$look" ]; do
+			turns=$((turns + 1))
+			if [ "$turns" -gt 300 ]; then
+				{ echo >"$looks/late"; } 2>/dev/null
+				break
+			fi
+		done
+		if [ -u "$look" ]; then
+			asks=nothing
+		elif ! [ -e "$look" ]; then
+			asks=something
+		fi
+	fi
+	set +C
+	exec 8>&- 9<&-
 fi
-case $? in
-1) exec "$real" "$@" ;;  # it holds none
-2) exec "$real" "$@" ;;  # it cannot be read: the real runtime says why
-esac
+if [ "$asks" = unknown ]; then
+	markers=$run/runtime/markers
+	if [ -e "$config" ] && ! [ -f "$config" ]; then
+		: # a FIFO would keep grep waiting; what asks says what is wrong with it
+	elif [ -r "$markers" ]; then
+		LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
+	else
+		LC_ALL=C grep -q -F -e NVIDIA_VISIBLE_DEVICES= -e CUDA_VERSION= -e DOCKER_RESOURCE_ \
+			-e nvidia-container-devices -e cdi.k8s.io/ -e '\u004' -e '\u005' -e '\u006' -e '\u007' \
+			-e '\u0030' -e '\u0031' -e '\u0032' -e '\u0033' -e '\u0034' -e '\u0035' -e '\u0036' \
+			-e '\u0037' -e '\u0038' -e '\u0039' -e '\u003d' -e '\u003D' -e '\u002d' -e '\u002D' \
+			-e '\u002e' -e '\u002E' -e '\u002f' -e '\u002F' -e '\/' -- "$config" 2>/dev/null
+	fi
+	case $? in
+	1 | 2) asks=nothing ;; # it holds none; or it cannot be read, and the real runtime says why
+	esac
+fi
+[ "$asks" != nothing ] || exec "$real" "$@"
 
 # The process that stands ready does all that follows here, for root: with `run` this process is to
 # be watched as long as the container. The descriptors that asking takes may be meant for the
 # container.
-warm=$run/warm
 if [ "$verb" = create ] && [ -r "$warm/ask" ] && ! [ -e /proc/self/fd/7 ] &&
 	! [ -e /proc/self/fd/8 ] && ! [ -e /proc/self/fd/9 ]; then
 	. "$warm/ask"

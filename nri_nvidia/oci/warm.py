@@ -31,6 +31,7 @@ from nri_nvidia.oci.caller import (
     identity,
     read,
 )
+from nri_nvidia.oci.looks import LOOKS, Looks
 from nri_nvidia.oci.slots import READ, SIGKILL, Slot, make_pipe, put, remove, stamp
 from nri_nvidia.oci.unread import copied
 
@@ -60,7 +61,7 @@ class Warm:
     def __init__(self, directory: str, run: str, hook: str, limit: str) -> None:
         self.directory, self.run, self.hook_path, self.limit = directory, run, hook, float(limit)
         for name in posix.listdir(directory):
-            if name != "ask":
+            if name not in ("ask", LOOKS):
                 remove(f"{directory}/{name}")
         self.hook = load(f"{hook}.py")
         self.number = posix.getpid()
@@ -77,17 +78,20 @@ class Warm:
             posix.set_blocking(pipe, False)
         _signal.signal(SIGCHLD, lambda *_: None)
         _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        self.looks = Looks(directory, f"{run}/runtime/markers", self.call)
+        self.looker = 0  # the child that looks: it is waited for, and this one may be busy
         self.requests = make_pipe(f"{directory}/requests.new")
         posix.set_blocking(self.requests, True)
 
     def serve(self) -> None:
         """Keep children that wait; free the slots of those that have ended."""
+        self.have_looked()
         self.fill(SPARE)
         posix.rename(f"{self.directory}/requests.new", f"{self.directory}/requests")
         posix.write(1, b"ready\n")
         checked = time.monotonic()
         while True:
-            wait = self.pause if len(self.spare) < SPARE else LOOK
+            wait = LOOK if len(self.spare) >= SPARE and self.is_looked() else self.pause
             callers = {slot.caller: slot for slot in self.slots if slot.caller >= 0}
             ready = select.select([0, self.told, self.ended, *callers], [], [], wait)[0]
             asked = 0 in ready
@@ -105,6 +109,7 @@ class Warm:
             if self.pressed and not self.spare:
                 self.fill(1)
             elif not ready:
+                self.have_looked()
                 self.fill(SPARE)
             self.pressed = False
             now = time.monotonic()
@@ -148,8 +153,9 @@ class Warm:
             if not child:
                 return
             self.note()  # what it said before its end is there now
-            if child in self.spare:
-                self.spare.remove(child)
+            if child == self.looker or child in self.spare:
+                self.looker = 0 if child == self.looker else self.looker
+                self.spare = [each for each in self.spare if each != child]
                 self.pause = min(2 * self.pause, LONGEST_PAUSE)
             for slot in self.slots:
                 if slot.child == child:
@@ -187,18 +193,38 @@ class Warm:
         told = posix.strerror(status >> 8) if status >> 8 else how(status)
         return f"no other namespace may be entered: {told}" if status else ""
 
+    def is_looked(self) -> bool:
+        """Whether a child looks, or none can."""
+        return bool(self.looker) or self.looks.events < 0
+
+    def have_looked(self) -> None:
+        """Have a child look at containers for nri-nvidia-runtime, unless one does."""
+        if self.is_looked():
+            return
+        self.looker = posix.fork()
+        if self.looker == 0:
+            try:
+                self.become_a_child()
+                self.looks.serve()
+            finally:
+                posix._exit(FAILED)  # noqa: SLF001
+
+    def become_a_child(self) -> None:
+        """End with this process, and before it where memory is short; keep none of its ways."""
+        self.call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
+        if posix.getppid() != self.number:
+            posix._exit(NOT_SERVED)  # noqa: SLF001  it had ended before
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(SIGCHLD, _signal.SIG_DFL)
+        for slot in self.slots:  # else no caller would see that its slot has no other end
+            posix.close(slot.pipe)
+        put("/proc/self/oom_score_adj", OOM_SCORE)
+
     def attend(self) -> None:
         """Be a child: wait for a request, do it, and end."""
         status = DONE
         try:
-            self.call("prctl", SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
-            if posix.getppid() != self.number:
-                posix._exit(NOT_SERVED)  # noqa: SLF001  it had ended before
-            _signal.set_wakeup_fd(-1)
-            _signal.signal(SIGCHLD, _signal.SIG_DFL)
-            for slot in self.slots:  # else no caller would see that its slot has no other end
-                posix.close(slot.pipe)
-            put("/proc/self/oom_score_adj", OOM_SCORE)
+            self.become_a_child()
             if not self.pressed:
                 self.rehearse()
             self.do(*self.next_request())

@@ -296,7 +296,7 @@ def test_nothing_is_left_of_many(ready, running):
 
     ready.hook[3] = "/nowhere/python3"
     ready.direct()
-    until(lambda: has()[1] == 2 and not taken(running), "it is as at the start")
+    until(lambda: has()[1] == 3 and not taken(running), "it is as at the start")
     before = has()
     for _ in range(60):
         assert ready.direct().status == 0
@@ -306,7 +306,7 @@ def test_nothing_is_left_of_many(ready, running):
 def test_it_ends_with_its_standard_input(running):
     """Whoever started it has ended: so do it and those that wait, and no file is read any more."""
     waiting = children(running.process)
-    assert len(waiting) == 2
+    assert len(waiting) == 3  # two that wait, and one that looks
     standing.end(running)
     assert running.process.returncode == 0
     until(lambda: not any(Path(f"/proc/{pid}/fd").exists() for pid in waiting), "they have ended")
