@@ -87,29 +87,44 @@ def main(options: argparse.Namespace) -> int:
     own = os.geteuid() != 0 and options.root == "/"
     disk = files.Disk(options.root, _home("STATE", ".local/state") if own else files.RECORDS)
     if options.undo:
-        changes = disk.undoing(options.engine)
-        disk.undo(options.engine)
+        disk.undoing(options.engine)  # what it refuses needs no lock
+        with disk.working():
+            changes = disk.undoing(options.engine)
+            disk.undo(options.engine)
         _tell(options, changes, ["put back; restart the engine for it to count"], done=True)
         return 0
-    propose, _ = ENGINES[options.engine]
     chosen = _options(options, disk)
-    proposal = propose(disk, chosen)
+    proposal, notes = _proposal(options, disk, chosen)
+    if options.apply and proposal.needed:
+        with disk.working():
+            # Another may have done it meanwhile.
+            proposal, notes = _proposal(options, disk, chosen)
+            notes += disk.apply(options.engine, proposal.needed)
     needed = proposal.needed
-    notes = list(proposal.notes)
-    if needed:
-        notes += [*_not_there(options, disk, needed), *_not_to_last(options, chosen, needed)]
     if not needed:
         if not notes or options.engine not in {"containerd", "crio"}:
             notes.append("everything is as it should be: nothing to do")
     elif not options.apply:
         notes.append("nothing is changed yet: repeat it with --apply")
     else:
-        notes += disk.apply(options.engine, needed)
         then = " && ".join(proposal.then)
         counts = f"for it to count: {then}" if then else "it counts from the next container on"
         notes.append(f"done; {counts}")
     _tell(options, needed, notes, done=bool(needed and options.apply), then=proposal.then)
     return 0
+
+
+def _proposal(
+    given: argparse.Namespace, disk: files.Disk, chosen: model.Options
+) -> tuple[model.Proposal, list[str]]:
+    """Say what is to change and what is to be told of it; raises ConfigError."""
+    propose, _ = ENGINES[given.engine]
+    proposal = propose(disk, chosen)
+    needed, notes = proposal.needed, list(proposal.notes)
+    disk.check(needed)
+    if needed:
+        notes += [*_not_there(given, disk, needed), *_not_to_last(given, chosen, needed)]
+    return proposal, notes
 
 
 def _tell(

@@ -23,6 +23,9 @@ class Tree(Protocol):
     def names(self, directory: str) -> tuple[str, ...]:
         """Give the sorted names in a directory, none where there is no directory."""
 
+    def is_directory(self, path: str) -> bool:
+        """Tell whether a path leads to a directory."""
+
 
 @attrs.frozen(kw_only=True)
 class File:

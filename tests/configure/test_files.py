@@ -112,15 +112,35 @@ def test_an_interrupted_change_can_be_undone(node, monkeypatch):
     assert everything(node) == before
 
 
-def test_links_are_told_and_not_followed(node):
-    """Neither to the file nor out of the root."""
+def test_links_are_those_of_the_node(node):
+    """What is read may be a link, which leads as on the node itself; none leads out of it."""
     disk = files.Disk(str(node))
-    (node / "etc/linked.toml").symlink_to("/etc/passwd")
-    with pytest.raises(errors.ConfigError, match="is a link to /etc/passwd"):
-        disk.text("/etc/linked.toml")
-    (node / "etc/out").symlink_to("/tmp")
-    with pytest.raises(errors.ConfigError, match="out of"):
-        disk.text("/etc/out/x.toml")
+    (node / "etc/linked.toml").symlink_to(MAIN)
+    assert disk.text("/etc/linked.toml") == "version = 2\r\n"
+    (node / "etc/out").symlink_to("/../../etc/containerd")
+    assert disk.names("/etc/out") == ("config.toml",)
+    assert disk.text("/etc/out/config.toml") == "version = 2\r\n"
+    (node / "etc/passwd.toml").symlink_to("/etc/passwd")
+    assert disk.text("/etc/passwd.toml") is None
+    (node / "etc/round").symlink_to("/etc/round")
+    with pytest.raises(errors.ConfigError, match="too many links"):
+        disk.text("/etc/round")
+
+
+def test_a_link_in_the_place_of_what_is_to_be_written(node):
+    """It is told, and neither followed nor replaced; in a directory's place it is followed."""
+    disk = files.Disk(str(node))
+    (node / "etc/linked.toml").symlink_to(MAIN)
+    wanted = change(disk, "version = 3\n", "/etc/linked.toml")
+    for do in (disk.check, lambda changes: disk.apply("containerd", changes)):
+        with pytest.raises(errors.ConfigError, match=f"is a link to {MAIN}"):
+            do((wanted,))
+    (node / "etc/around").symlink_to("/etc/not/yet/there")
+    before = everything(node)
+    disk.apply("containerd", (model.File(path="/etc/around/x", before=None, after="x\n"),))
+    assert (node / "etc/not/yet/there/x").read_text() == "x\n"
+    disk.undo("containerd")
+    assert everything(node) == before
 
 
 def test_what_is_no_text_is_refused(node):
@@ -176,8 +196,11 @@ def test_what_cannot_be_recorded_is_not_begun(node):
     (node / "var").write_text("in the way")
     disk = files.Disk(str(node))
     wanted = change(disk, "a = 1\n")
-    with pytest.raises(OSError, match="var"):
+    told = f"{files.RECORDS}: cannot be written, where what is done is recorded: Not a directory"
+    with pytest.raises(errors.ConfigError, match=told):
         disk.apply("containerd", (wanted,))
+    with pytest.raises(errors.ConfigError, match=told):
+        disk.working().__enter__()
     (node / "var").unlink()
     assert everything(node) == before
 
@@ -208,17 +231,29 @@ def test_a_file_that_changed_since_it_was_read(node):
     assert (node / "etc/containerd/config.toml").read_text() == "mine = 1\n"
 
 
-def test_nothing_is_recorded_where_nothing_was_begun(node, monkeypatch):
-    """A record of nothing would be taken for a configuration that still names us."""
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_disk_that_is_full_at_any_step(node, monkeypatch, room):
+    """No record of nothing, which would say that an engine still names us, and no backup is left.
+
+    There is room for the record alone, or for the backup besides.
+    """
+    before = everything(node)
     disk = files.Disk(str(node))
     wanted = change(disk, "a = 1\n")
+    own = model.File(path="/etc/a/b/own.conf", before=None, after="x\n")
+    write, left = files.Disk._write, room
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def full(self, path, data, *, like=""):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        write(self, path, data, like=like)
 
-    monkeypatch.setattr(files.Disk, "_back_up", full)
+    monkeypatch.setattr(files.Disk, "_write", full)
     with pytest.raises(errors.ConfigError, match="cannot be written: No space"):
-        disk.apply("containerd", (wanted,))
+        disk.apply("containerd", (wanted if room == 2 else own,))
+    assert everything(node) == before
     assert not (node / "var/lib/nri-nvidia/configured").exists()
 
 

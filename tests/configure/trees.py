@@ -22,6 +22,9 @@ class Paper:
             sorted(posixpath.basename(p) for p in self.files if posixpath.dirname(p) == directory)
         )
 
+    def is_directory(self, path):
+        return any(each.startswith(f"{path}/") for each in self.files)
+
     def link(self, path):
         found = self.files.get(path)
         return found.removeprefix("-> ") if found else None
