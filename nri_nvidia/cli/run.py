@@ -66,7 +66,7 @@ def main(options: argparse.Namespace) -> int:
     sys.setswitchinterval(_SWITCH)
     log.set_up("info", "text")
     # The daemon's modules bring asyncio and the messages: later than the parser's own errors.
-    from nri_nvidia.daemon import service  # noqa: PLC0415
+    from nri_nvidia.daemon import service, sources  # noqa: PLC0415
 
     if os.geteuid() != 0 and not os.environ.get("NRI_PLUGIN_SOCKET"):
         raise errors.HostError(
@@ -74,9 +74,9 @@ def main(options: argparse.Namespace) -> int:
             hint="run it as root",
             code="not-root",
         )
-    sources = service.Sources(file=shared.file(options.config), options=overrides(options))
+    origin = sources.Sources(file=shared.file(options.config), options=overrides(options))
     try:
-        service.run(sources)
+        service.run(origin)
     except errors.Error as error:
         if os.environ.get("NRI_PLUGIN_SOCKET"):
             # A runtime that starts its plugins throws their standard error away.

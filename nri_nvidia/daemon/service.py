@@ -13,14 +13,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
-
-import attrs
 
 import nri_nvidia
 from nri_nvidia import errors, log
-from nri_nvidia.config import load
 from nri_nvidia.config import model as config_model
 from nri_nvidia.daemon import (
     cdikeeper,
@@ -39,6 +36,7 @@ from nri_nvidia.daemon import (
     runtimedoor,
     runtimeholders,
     sockets,
+    sources,
     standing,
     statedir,
     statusview,
@@ -57,23 +55,6 @@ _FILE_LIMIT = 0.7
 T = TypeVar("T")
 
 
-@attrs.frozen(kw_only=True)
-class Sources:
-    """Where settings come from besides the runtime, in rising order of precedence."""
-
-    file: str | None = None
-    options: tuple[load.Text, ...] = ()
-
-    def load(self, runtime: str = "") -> config_model.Config:
-        """Read all sources again, the runtime's between file and options; raises ConfigError."""
-        texts: Sequence[load.Text] = [
-            *([load.read(self.file)] if self.file else []),
-            load.Text(name="the runtime's configuration for this plugin", toml=runtime),
-            *self.options,
-        ]
-        return load.load(texts)
-
-
 class Service:
     """Holds the parts together; `run` returns when the daemon is asked to end.
 
@@ -81,14 +62,14 @@ class Service:
     GPU containers are refused for that reason until the settings are good.
     """
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(self, origin: sources.Sources) -> None:
+        self._sources = origin
         self._runtime_text = ""
         self._launched = bool(os.environ.get("NRI_PLUGIN_SOCKET"))
         fault: errors.Error | None = None
         self._config = config_model.Config()
         try:
-            self._config = sources.load()
+            self._config = origin.load()
         except errors.ConfigError as error:
             if not self._launched:
                 raise
@@ -176,6 +157,7 @@ class Service:
         wrong = functools.partial(readiness.hung, self._decider)
         yield self._sockets.keep(), "opening the daemon's sockets"
         yield watchdog.keep(watchdog.interval(os.environ), wrong), "the watchdog"
+        yield notify.ready_at_last(self._decider.connection), "telling systemd"
         yield self._cdi.keep(), "keeping CDI specifications"
         yield self._door.keep_client(self._place), "the door for runtimes"
         yield self._decider.warm.keep(self._place), "keeping a process that stands ready"
@@ -303,9 +285,7 @@ class Service:
     def _use(self, config: config_model.Config) -> None:
         """Take settings into use; the sockets stay as they were at the start."""
         if self._opened:
-            config = attrs.evolve(
-                config, control=self._config.control, metrics=self._config.metrics
-            )
+            config = sources.in_force(self._config, config)
         self._config = config
         self._watch.look_at(config.host_options())
         log.set_up(config.log.level, config.log.format)
@@ -347,12 +327,13 @@ class Service:
     async def _reload(self) -> None:
         """Read the settings again (SIGHUP); a bad file leaves the old ones in force."""
         try:
-            self._use(await self._load(self._runtime_text))
+            config = await self._load(self._runtime_text)
         except errors.Error as error:
             _log_faults("the old settings stay in force", error)
         else:
+            self._use(config)
             self._decider.fault = None
-            logger.info("the settings were read again")
+            logger.info("the settings were read again%s", sources.later(self._config, config))
 
     def _registered(self) -> None:
         runtime = self._decider.connection.runtime
@@ -394,7 +375,7 @@ def _log_faults(what: str, error: errors.Error) -> None:
         logger.error("%s: %s", what, fault)
 
 
-def run(sources: Sources) -> None:
+def run(origin: sources.Sources) -> None:
     """Be the daemon until asked to end; raises Error when it cannot serve at all."""
-    service = Service(sources)
+    service = Service(origin)
     asyncio.run(service.run())

@@ -177,6 +177,10 @@ def test_reload_takes_a_good_file_and_leaves_the_old_for_a_bad_one(together, tmp
         await reload('inject.library_dir = "/opt/gpu"\n', "read again")
         adjusted = await pair.create(2, "NVIDIA_VISIBLE_DEVICES=0")
         assert adjusted.mounts[0].destination.startswith("/opt/gpu")
+        fixed = "nri.enabled, metrics.listen counts from the next start"
+        for _ in range(2):  # it is not in force after the first time either
+            await reload('nri.enabled = false\nmetrics.listen = "127.0.0.1:1"\n', fixed)
+            pair.daemon.log.write_text("")
 
     together(body, "--config", str(config))
 
