@@ -8,6 +8,7 @@ main file is of version 1, containerd 1 knows plugins by their short names alone
 takes `nri` there for another plugin, and knows NRI by its whole name whatever the version is.
 """
 
+import fnmatch
 import posixpath
 import re
 import tomllib
@@ -28,12 +29,13 @@ PLACES = (
 _CRI = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NAMES = {"nri": NRI}
 """What a file of version 1 calls by another name."""
+_BOM = "\ufeff"
 _DEPTH = 16
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 Read = Callable[[str], str | None]
-Glob = Callable[[str], Sequence[str]]
+Names = Callable[[str], Sequence[str]]
 
 
 @attrs.frozen(kw_only=True)
@@ -57,16 +59,33 @@ class Settings:
     faults: tuple[str, ...] = ()
 
 
-def load(path: str, read: Read, glob: Glob, *, replaces: bool | None) -> Settings:
+def load(path: str, read: Read, names: Names, *, replaces: bool | None) -> Settings:
     """Read a configuration with all that it imports.
 
-    `read` gives a file's text or None, `glob` the files that a pattern names. `replaces` tells
-    containerd 1, whose imports replace a plugin's table, from later ones; None where neither is
-    known.
+    `read` gives a file's text or None, `names` those in a directory. `replaces` tells containerd
+    1, whose imports replace a plugin's table, from later ones; None where neither is known.
     """
-    loader = _Loader(read=read, glob=glob, replaces=replaces)
-    loader.add(path)
+    loader = _Loader(read=read, names=names, replaces=replaces)
+    # What a file imports is read after all that was to be read before (`config.LoadConfig`).
+    waiting = [path]
+    for each in waiting:
+        waiting += loader.add(each)
     return loader.settings()
+
+
+def matching(pattern: str, names: Names) -> list[str]:
+    """Give the paths that a pattern names, with `*` in any part of it (Go's filepath.Glob)."""
+    found, fixed = [""], True
+    for part in pattern.strip("/").split("/"):
+        fixed = fixed and not any(sign in part for sign in "*?[")
+        # What is behind a pattern has to be there; fnmatch takes a plain name for itself.
+        found = [
+            f"{place}/{name}"
+            for place in found
+            for name in ((part,) if fixed else names(place or "/"))
+            if fixed or fnmatch.fnmatchcase(name, part)
+        ]
+    return found
 
 
 def seconds(duration: Any) -> float | None:
@@ -80,9 +99,9 @@ def seconds(duration: Any) -> float | None:
 
 
 class _Loader:
-    def __init__(self, *, read: Read, glob: Glob, replaces: bool | None) -> None:
+    def __init__(self, *, read: Read, names: Names, replaces: bool | None) -> None:
         self._read = read
-        self._glob = glob
+        self._list = names
         self._replaces = replaces
         self._merged: dict[str, Any] = {}
         self._files: list[str] = []
@@ -90,21 +109,26 @@ class _Loader:
         self._faults: list[str] = []
         self._version = 0
 
-    def add(self, path: str) -> None:
-        """Read a file and what it imports, in that order; each once."""
+    def add(self, path: str) -> list[str]:
+        """Read a file, once; give what it imports."""
         if path in self._files or len(self._files) >= _DEPTH * _DEPTH:
-            return
+            return []
         text = self._read(path)
         if text is None:
             if self._files:
                 self._faults.append(f"{path}: it is imported, and cannot be read")
-            return
+            return []
         self._files.append(path)
+        if text.startswith(_BOM) and self._replaces is False:
+            self._faults.append(
+                f"{path}:1: begins with a byte order mark, which containerd 2 refuses"
+            )
+            return []
         try:
-            document = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            document = tomllib.loads(text.removeprefix(_BOM))
+        except (ValueError, RecursionError) as error:
             self._faults.append(f"{path}: not valid TOML: {error}")
-            return
+            return []
         version = document.get("version", 1)
         version = version if isinstance(version, int) else 1
         if len(self._files) == 1:
@@ -116,12 +140,15 @@ class _Loader:
         if NRI in names and NRI in _table(document, "plugins"):
             self._misplaced.append(f'{path}: [plugins."{NRI}"] in a file of version 1')
         self._merge(document, names)
-        imports = document.get("imports")
-        for pattern in imports if isinstance(imports, list) else ():
-            if isinstance(pattern, str):
-                place = posixpath.join(posixpath.dirname(path), pattern)
-                for found in self._glob(place) if "*" in place else (place,):
-                    self.add(found)
+        found = document.get("imports")
+        patterns = (
+            [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+        )
+        imports: list[str] = []
+        for pattern in patterns:
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), pattern))
+            imports += matching(place, self._list) if "*" in place else [place]
+        return imports
 
     def _names(self, version: int) -> Mapping[str, str]:
         """Give what names in a file of a version mean, where that is not what they say."""

@@ -3,7 +3,6 @@
 
 import contextlib
 import errno
-import fnmatch
 import os
 import posixpath
 import re
@@ -63,7 +62,7 @@ def gather(where: Where) -> model.Facts:
     runtime = containerd.load(
         where.runtime_config or _runtime_config(root),
         root.text,
-        lambda pattern: _glob(root, pattern),
+        root.entries,
         replaces=not versions.containerd.startswith(("2", "3")) if versions.containerd else None,
     )
     inventory, error = _inventory(where.options)
@@ -127,16 +126,6 @@ def _told(command: list[str], pattern: str) -> str:
         return ""
     match = re.search(pattern, done.stdout)
     return match[1] if match else ""
-
-
-def _glob(root: roots.Root, pattern: str) -> list[str]:
-    """Give the files that a pattern names; `*` in the last part alone, as containerd's are."""
-    directory, name = posixpath.split(pattern)
-    return [
-        f"{directory}/{found}"
-        for found in root.entries(directory)
-        if fnmatch.fnmatchcase(found, name)
-    ]
 
 
 def _inventory(

@@ -30,6 +30,12 @@ def propose(tree: model.Tree, options: model.Options) -> model.Proposal:
     """Say what enables us; raises ConfigError where a file cannot be read or changed."""
     path = options.config or usual(tree)
     owner, restart = owned(path)
+    file, place = transparent.option(tree, options.unit, "config", "c")
+    if file and not owner and not options.config and posixpath.normpath(file) != path:
+        raise errors.ConfigError(
+            f"{place}: containerd is started with --config {file}, and does not read {path}",
+            hint=f"name that file: --config {file}",
+        )
     restart = restart or f"systemctl restart {options.unit.removesuffix('.service')}"
     if options.transparent and owner:
         raise errors.ConfigError(
@@ -66,7 +72,7 @@ def _by_files(
 ) -> model.Proposal:
     newer = options.at_least(2, 0)
     replaces = None if newer is None else not newer
-    settings = known.load(path, tree.text, lambda place: _glob(tree, place), replaces=replaces)
+    settings = known.load(path, tree.text, tree.names, replaces=replaces)
     if settings.faults:
         raise errors.ConfigError(settings.faults[0], hint="mend it; nothing was changed")
     version = settings.version or (3 if newer else 2)
@@ -111,7 +117,8 @@ def _wanted(settings: known.Settings, options: model.Options, *, on: bool) -> di
         _can_require(options)
         validator = settings.nri.get("default_validator")
         there = validator if isinstance(validator, Mapping) else {}
-        required = list(there.get("required_plugins", ()))
+        named = there.get("required_plugins")
+        required = list(named) if isinstance(named, list) else []
         if not {model.NAME, f"10-{model.NAME}"} & set(required):
             required.append(model.NAME)
         if there.get("enable") is not True or required != there.get("required_plugins"):
@@ -184,9 +191,3 @@ def _by_template(tree: model.Tree, options: model.Options, path: str) -> model.P
 def _texts(document: Mapping[str, Any]) -> list[str]:
     found = document.get("disabled_plugins")
     return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
-
-
-def _glob(tree: model.Tree, pattern: str) -> list[str]:
-    directory, name = posixpath.split(pattern)
-    return [f"{directory}/{each}" for each in tree.names(directory)
-            if fnmatch.fnmatchcase(each, name)]  # fmt: skip

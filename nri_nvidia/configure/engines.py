@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """docker, podman, CRI-O and nerdctl: what makes each serve GPUs through us."""
 
+import posixpath
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nri_nvidia import errors
@@ -24,9 +26,11 @@ def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
         )
     usual = f"{options.user}/docker/daemon.json" if options.user else DOCKER
     path = options.config or usual
+    if not options.user:
+        _refuse_options(tree, path, options)
     before = tree.text(path)
     # An empty file is as good as none to docker.
-    text = before if before and before.strip() else "{}\n"
+    text = before if before and before.removeprefix(jsontext.BOM).strip() else "{}\n"
     document = jsontext.read(path, text)
     wanted: list[tuple[tuple[str, ...], Any]] = [
         (("runtimes", model.NAME, "path"), options.runtime)
@@ -62,13 +66,36 @@ def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
     )
 
 
+def _refuse_options(tree: model.Tree, path: str, options: model.Options) -> None:
+    """Refuse what dockerd's own options make to no effect, or to one that it does not start with.
+
+    It refuses what is set by both (moby `findConfigurationConflicts`), but for runtimes.
+    """
+    unit = options.unit if options.unit.startswith("docker") else "docker.service"
+    file, place = transparent.option(tree, unit, "config-file")
+    if file and not options.config and posixpath.normpath(file) != path:
+        raise errors.ConfigError(
+            f"{place}: dockerd is started with --config-file {file}, and does not read {path}",
+            hint=f"name that file: --config {file}",
+        )
+    runtime, place = transparent.option(tree, unit, "default-runtime")
+    if runtime and options.default:
+        raise errors.ConfigError(
+            f"{place}: dockerd is started with --default-runtime {runtime}; it would not start "
+            f"with one in {path} besides",
+            hint="take that option out there, or leave --default away",
+        )
+
+
 def _at(path: str, document: Any, keys: tuple[str, ...]) -> Any:
     for depth, key in enumerate(keys):
         if not isinstance(document, dict):
             raise errors.ConfigError(
                 f"{path}: {'.'.join(keys[:depth])} is no object; it was left as it is"
             )
-        document = document.get(key, {} if depth + 1 < len(keys) else None)
+        document = document.get(key)
+        if document is None and depth + 1 < len(keys):
+            document = {}  # null is as good as nothing to docker
     return document
 
 
@@ -82,6 +109,7 @@ def podman(tree: model.Tree, options: model.Options) -> model.Proposal:
     if options.default:
         after = toml.put(path, after, ("engine",), {"runtime": model.NAME})
     after = toml.put(path, after, ("engine", "runtimes"), {model.NAME: [options.runtime]})
+    _not_overridden(tree, path, options)
     notes: tuple[str, ...] = (
         "containers ask for it: podman --runtime nri-nvidia run -e NVIDIA_VISIBLE_DEVICES=0 …",
     )
@@ -92,45 +120,90 @@ def podman(tree: model.Tree, options: model.Options) -> model.Proposal:
     )
 
 
+def _not_overridden(tree: model.Tree, own: str, options: model.Options) -> None:
+    """Refuse where a later drop-in says otherwise: podman reads them by name; the last wins."""
+    directory, name = posixpath.split(own)
+    if not directory.endswith(".d"):
+        return
+    for each in tree.names(directory):
+        path = f"{directory}/{each}"
+        if each <= name or not each.endswith(".conf") or tree.is_directory(path):
+            continue
+        engine = toml.table(toml.read(path, tree.text(path) or ""), ("engine",)) or {}
+        runtimes = toml.table(engine, ("runtimes",)) or {}
+        if options.default and engine.get("runtime", model.NAME) != model.NAME:
+            raise errors.ConfigError(
+                f"{path}: has runtime = {engine['runtime']!r}, and is read after {own}",
+                hint="remove that line there, or leave --default away",
+            )
+        if runtimes.get(model.NAME, [options.runtime]) != [options.runtime]:
+            raise errors.ConfigError(
+                f"{path}: has another program for {model.NAME}, and is read after {own}",
+                hint="remove that line there",
+            )
+
+
+_REQUIRED = "nri_validator_required_plugins"
+_VALIDATES = "nri_enable_default_validator"
+
+
 def crio(tree: model.Tree, options: model.Options) -> model.Proposal:
     """Switch NRI on by a drop-in: CRI-O has it from 1.26, and on by default from 1.30.
 
-    CRI-O reads crio.conf, and then every file of its drop-in directory by name; the last one wins.
+    CRI-O reads crio.conf, and then every file of its drop-in directory and of those in it by
+    name (`UpdateFromPath`); the last one wins.
     """
-    directory = options.config or CRIO
+    directory = (options.config or CRIO).rstrip("/")
     own = f"{directory}/{model.DROP_IN}.conf"
-    main = f"{directory.rstrip('/').removesuffix('.d')}"
-    on = options.at_least(1, 30) is True
-    by, required = "", list[str]()
-    for path in [main, *(f"{directory}/{name}" for name in tree.names(directory))]:
+    main = directory.removesuffix(".d")
+    values: dict[str, tuple[Any, str]] = {"enable_nri": (options.at_least(1, 30) is True, "")}
+    for path in [main, *_below(tree, directory)]:
         document = toml.read(path, tree.text(path) or "")
         nri = toml.table(document, ("crio", "nri")) or {}
-        if "enable_nri" in nri:
-            on, by = nri["enable_nri"] is True, path
-        validator = toml.table(nri, ("default_validator",)) or {}
-        required = list(validator.get("nri_validator_required_plugins", required))
-    if not on and by > own and by != main:
-        raise errors.ConfigError(
-            f"{by}: switches NRI off, and is read after {own}",
-            hint="change enable_nri there to true, or remove it",
-        )
+        found = {**nri, **(toml.table(nri, ("default_validator",)) or {})}
+        values |= {key: (found[key], path) for key in ("enable_nri", _REQUIRED, _VALIDATES)
+                   if key in found}  # fmt: skip
     before = tree.text(own)
     after = before or ""
-    if not on:
+    if values["enable_nri"][0] is not True:
+        _decides(own, main, "enable_nri", values, "switches NRI off")
         after = toml.put(own, after, ("crio", "nri"), {"enable_nri": True})
-    if options.require and model.NAME not in required:
+    named = values.get(_REQUIRED, ([], ""))[0]
+    required = named if isinstance(named, list) else []
+    validated = values.get(_VALIDATES, (False, ""))[0] is True
+    if options.require and not (model.NAME in required and validated):
         _can_require(options)
-        after = toml.put(
-            own, after, ("crio", "nri", "default_validator"),
-            {
-                "nri_enable_default_validator": True,
-                "nri_validator_required_plugins": [*required, model.NAME],
-            },
-        )  # fmt: skip
+        for key in (_REQUIRED, _VALIDATES):
+            _decides(own, main, key, values, f"has {key}")
+        required = required if model.NAME in required else [*required, model.NAME]
+        table = ("crio", "nri", "default_validator")
+        after = toml.put(own, after, table, {_VALIDATES: True, _REQUIRED: required})
     if after == (before or ""):
         return model.Proposal(notes=("NRI is on in CRI-O: nothing to do",))
     change = model.File(path=own, before=before, after=after)
     return model.Proposal(changes=(change,), then=("systemctl restart crio",))
+
+
+def _below(tree: model.Tree, directory: str) -> Iterator[str]:
+    """Give the files below a directory as filepath.Walk of Go's gives them."""
+    for name in tree.names(directory):
+        path = f"{directory}/{name}"
+        if tree.is_directory(path):
+            yield from _below(tree, path)
+        else:
+            yield path
+
+
+def _decides(
+    own: str, main: str, key: str, values: Mapping[str, tuple[Any, str]], says: str
+) -> None:
+    """Refuse where a file that is read after ours decides."""
+    path = values.get(key, (None, ""))[1]
+    if path not in {"", main} and path.split("/") > own.split("/"):
+        raise errors.ConfigError(
+            f"{path}: {says}, and is read after {own}",
+            hint=f"change {key} there by hand, or remove it",
+        )
 
 
 def _can_require(options: model.Options) -> None:

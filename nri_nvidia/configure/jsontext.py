@@ -9,8 +9,10 @@ import attrs
 
 from nri_nvidia import errors
 
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_int=str)
 _BLANK = " \t\r\n"
+BOM = "\ufeff"
+"""A byte order mark: docker takes one at the beginning of daemon.json (moby `daemon/config`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -28,28 +30,63 @@ def read(path: str, text: str) -> dict[str, Any]:
 
     A key that occurs twice is refused too: which of the two counts is for each reader to choose.
     """
+    twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise errors.ConfigError(f"{path}: {twice} is there twice", hint="remove one of them")
-        return found
+        keys = [key for key, _ in pairs]
+        twice.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+        return dict(pairs)
 
+    def constant(name: str) -> float:
+        raise ValueError(f"{name} is no number of JSON's{_line_of(text, name)}")
+
+    plain = text.removeprefix(BOM)
     try:
-        document = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, RecursionError) as error:
+        # Numbers are not looked at; one may be longer than Python converts.
+        document = json.loads(
+            plain, object_pairs_hook=unique, parse_constant=constant, parse_int=str
+        )
+    except json.JSONDecodeError as error:
+        raise _invalid(path, _reason(plain, error)) from error
+    except RecursionError as error:
+        raise _invalid(path, "nested too deep") from error
+    except ValueError as error:
+        raise _invalid(path, str(error)) from error
+    if twice:
         raise errors.ConfigError(
-            f"{path}: not valid JSON: {error}", hint="mend it; it was left as it is"
-        ) from error
+            f"{path}: {twice[0]} is there twice{_line_of(text, json.dumps(twice[0]), last=True)}",
+            hint="remove one of them; it was left as it is",
+        )
     if not isinstance(document, dict):
         raise errors.ConfigError(f"{path}: holds no JSON object, {{…}}; it was left as it is")
     return document
 
 
+def _invalid(path: str, reason: str) -> errors.ConfigError:
+    return errors.ConfigError(
+        f"{path}: not valid JSON: {reason}", hint="mend it; it was left as it is"
+    )
+
+
+def _reason(text: str, error: json.JSONDecodeError) -> str:
+    """Say what is wrong; of a comma before an end Python says only what it expected instead."""
+    before, at = text[: error.pos].rstrip(), text[error.pos : error.pos + 1]
+    if before.endswith(",") and at in {"}", "]"}:
+        line = before.count("\n") + 1
+        return f"a comma before {at}: line {line} column {len(before) - before.rfind(chr(10)) - 1}"
+    return str(error)
+
+
+def _line_of(text: str, word: str, *, last: bool = False) -> str:
+    """Give the line where a word is first or last, empty where it is written otherwise."""
+    at = text.rfind(word) if last else text.find(word)
+    return f": line {text.count(chr(10), 0, at) + 1}" if at >= 0 else ""
+
+
 def put(text: str, keys: Sequence[str], value: Any) -> str:
     """Set a value at a place of a valid object; what is missing on the way there is made."""
+    if text.startswith(BOM):
+        return BOM + put(text.removeprefix(BOM), keys, value)
     ends = text.count("\r\n")
     if ends and ends == text.count("\n"):
         # A text within quotes has no line ends: they are all the file's.

@@ -15,15 +15,29 @@ import tomlkit.exceptions
 
 from nri_nvidia import errors
 
+BOM = "\ufeff"
+"""A byte order mark: podman, CRI-O and containerd 1 take one at the beginning of a file."""
+
 
 def read(path: str, text: str) -> dict[str, Any]:
     """Read a document; raises ConfigError with the line and the reason."""
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise errors.ConfigError(
-            f"{path}: not valid TOML: {error}", hint="mend it; it was left as it is"
-        ) from error
+        return _loads(text)
+    except RecursionError as error:
+        raise _invalid(path, "nested too deep") from error
+    except ValueError as error:
+        raise _invalid(path, str(error)) from error
+
+
+def _loads(text: str) -> dict[str, Any]:
+    # Of two readings that are compared a NaN would not be what it was: numbers stay texts.
+    return tomllib.loads(text.removeprefix(BOM), parse_float=str)
+
+
+def _invalid(path: str, reason: str) -> errors.ConfigError:
+    return errors.ConfigError(
+        f"{path}: not valid TOML: {reason}", hint="mend it; it was left as it is"
+    )
 
 
 def table(document: Any, keys: Sequence[str]) -> dict[str, Any] | None:
@@ -95,16 +109,17 @@ def _edited(
     path: str, text: str, keys: Sequence[str], change: Callable[[Any], None], wanted: Any
 ) -> str:
     try:
-        document = tomlkit.parse(text)
+        mark = BOM if text.startswith(BOM) else ""
+        document = tomlkit.parse(text.removeprefix(BOM))
         change(document)
-        return _checked(path, keys, tomlkit.dumps(document), wanted)
+        return _checked(path, keys, mark + tomlkit.dumps(document), wanted)
     except (tomlkit.exceptions.TOMLKitError, KeyError, TypeError, AttributeError) as error:
         raise _refused(path, keys) from error
 
 
 def _checked(path: str, keys: Sequence[str], text: str, wanted: Any) -> str:
     try:
-        if tomllib.loads(text) == wanted:
+        if _loads(text) == wanted:
             return text
     except tomllib.TOMLDecodeError:
         pass

@@ -25,6 +25,7 @@ _UNITS = (
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILE = re.compile(r"^\s*EnvironmentFile\s*=\s*-?(/\S+)\s*$")
+_COMMAND = re.compile(r"^\s*ExecStart\s*=\s*(.*?)\s*$")
 _ENVIRONMENT = re.compile(r"^\s*Environment\s*=\s*(.*)$")
 
 
@@ -55,9 +56,32 @@ def propose(tree: model.Tree, options: model.Options) -> model.Proposal:
     )
 
 
-def _path(tree: model.Tree, unit: str, own: str) -> str:
-    """Give the PATH that the unit sets by itself, else systemd's usual one."""
-    path = _PATH
+def option(tree: model.Tree, unit: str, *names: str) -> tuple[str, str]:
+    """Give the value of an option that a unit starts its program with, and the file that has it.
+
+    Both are empty where there is none. Files of variables that the unit names count as well.
+    """
+    found: list[tuple[str, str]] = []
+    for place in _places(tree, unit):
+        text = (tree.text(place) or "").replace("\\\n", " ")
+        for line in text.splitlines():
+            command = _COMMAND.match(line)
+            if command is not None:
+                # An empty one takes back those before it (systemd.service(5)).
+                found = [*found, (place, command[1])] if command[1] else []
+            variables = _FILE.match(line)
+            if variables is not None:
+                values = (tree.text(variables[1]) or "").splitlines()
+                found += [
+                    (variables[1], each) for each in values if not each.lstrip().startswith("#")
+                ]
+    pattern = re.compile(rf"(?:^|[\s\"'=])--?(?:{'|'.join(names)})[=\s]\s*[\"']?([^\s\"'$]+)")
+    hits = [(hit[1], place) for place, text in found if (hit := pattern.search(text))]
+    return hits[-1] if hits else ("", "")
+
+
+def _places(tree: model.Tree, unit: str) -> list[str]:
+    """Give the files of a unit that are there, in the order in which systemd reads them."""
     fragment = _fragment(tree, unit)
     named = {
         name: f"{directory}/{unit}.d/{name}"
@@ -65,8 +89,14 @@ def _path(tree: model.Tree, unit: str, own: str) -> str:
         for name in tree.names(f"{directory}/{unit}.d")
         if name.endswith(".conf")
     }
-    for place in [fragment, *(named[name] for name in sorted(named))]:
-        for line in (tree.text(place) or "").splitlines() if place and place != own else ():
+    return [*([fragment] if fragment else []), *(named[name] for name in sorted(named))]
+
+
+def _path(tree: model.Tree, unit: str, own: str) -> str:
+    """Give the PATH that the unit sets by itself, else systemd's usual one."""
+    path = _PATH
+    for place in _places(tree, unit):
+        for line in (tree.text(place) or "").splitlines() if place != own else ():
             _refuse_file(tree, unit, line)
             found = _ENVIRONMENT.match(line)
             if found:

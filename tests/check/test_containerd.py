@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd's configuration: versions, imports, rubbish."""
 
-import fnmatch
+import posixpath
 
 import pytest
 from hypothesis import given
@@ -14,16 +14,77 @@ def load(*, replaces=False, **files):
     """Read files given by name, `_` for the main one."""
     texts = {"/etc/containerd/config.toml": files.pop("_")}
     texts |= {f"/etc/containerd/conf.d/{name}.toml": text for name, text in files.items()}
+    return read(texts, replaces=replaces)
+
+
+def read(texts, *, replaces=False):
+    """Read files given by path."""
+    places = {path for text in texts for path in (text, *above(text))}
     return containerd.load(
         containerd.DEFAULT_PATH,
         texts.get,
-        lambda pattern: sorted(fnmatch.filter(texts, pattern)),
+        lambda directory: sorted(
+            posixpath.basename(path) for path in places if posixpath.dirname(path) == directory
+        ),
         replaces=replaces,
     )
 
 
+def above(path):
+    """Give the directories of a path."""
+    while (path := posixpath.dirname(path)) != "/":
+        yield path
+
+
 IMPORTING = 'version = 2\nimports = ["conf.d/*.toml"]\n'
 TABLE = '[plugins."io.containerd.nri.v1.nri"]\n'
+
+
+def test_what_an_import_imports_is_read_last():
+    """After all imports of the main file: then it decides, as both containerds show."""
+    found = read(
+        {
+            containerd.DEFAULT_PATH: 'version = 2\nimports = ["a.toml", "b.toml"]\n',
+            "/etc/containerd/a.toml": 'version = 2\nimports = ["c.toml", "config.toml"]\n',
+            "/etc/containerd/b.toml": f"version = 2\n{TABLE}disable = true\n",
+            "/etc/containerd/c.toml": f"version = 2\n{TABLE}disable = false\n",
+        }
+    )
+    assert [posixpath.basename(path)[0] for path in found.files] == ["c", "a", "b", "c"]
+    assert found.nri == {"disable": False}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("*/nri.toml", 1), ("/etc/*/*/nri.toml", 1), ("../containerd/o*/nri.toml", 1), ("*/no.toml", 0),
+     ("*/*.toml", 2), ("/*/*/own.d/[a-x]*.toml", 2), ("nothing/*.toml", 0), ("*.toml", 0)],
+)  # fmt: skip
+def test_a_pattern_in_any_part_of_an_import(pattern, count):
+    """As Go's filepath.Glob finds them; itself is read once."""
+    found = read(
+        {
+            containerd.DEFAULT_PATH: f'version = 2\nimports = ["{pattern}"]\n',
+            "/etc/containerd/own.d/nri.toml": f"version = 2\n{TABLE}disable = true\n",
+            "/etc/containerd/own.d/a.toml": "version = 2\n",
+        }
+    )
+    assert (len(found.files) - 1, found.faults) == (count, ())
+
+
+@pytest.mark.parametrize(
+    ("replaces", "fault"), [(True, ""), (None, ""), (False, "config.toml:1: begins with a byte")]
+)
+def test_a_byte_order_mark(replaces, fault):
+    """containerd 1 takes it, and containerd 2 does not."""
+    found = load(_=f"\ufeffversion = 2\n{TABLE}disable = true\n", replaces=replaces)
+    assert bool(found.faults) is bool(fault)
+    assert found.nri == ({} if fault else {"disable": True})
+    assert fault in "".join(found.faults)
+
+
+def test_a_number_of_any_length():
+    """Python converts none of more than 4300 digits: a fault of the file, and no crash."""
+    assert "not valid TOML" in load(_=f"x = {'1' * 5000}\n").faults[0]
 
 
 @pytest.mark.parametrize(("replaces", "expected"), [(True, {"b": 2}), (False, {"a": 1, "b": 2})])

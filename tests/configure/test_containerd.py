@@ -117,6 +117,15 @@ def test_required_where_there_is_a_validator():
     assert nri(new.files[MAIN])["default_validator"]["required_plugins"] == ["nri-nvidia"]
 
 
+@pytest.mark.parametrize("value", ["3", "'x'"])
+def test_a_list_of_required_plugins_that_is_none(value):
+    """containerd would not start with it; ours is a list again."""
+    table = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nrequired_plugins = "
+    given = options(release="2.2.1", require=True)
+    after = settled(containerd.propose, Paper({MAIN: f"version = 3\n{table}{value}\n"}), given)
+    assert nri(after.files[MAIN])["default_validator"]["required_plugins"] == ["nri-nvidia"]
+
+
 @pytest.mark.parametrize("release", ["1.7.24", "2.1.9", ""])
 def test_required_is_refused_elsewhere(release):
     """A key that the engine does not know would be a promise that nobody keeps."""
@@ -140,6 +149,18 @@ def test_a_table_where_containerd_does_not_look_is_told():
     found = containerd.propose(Paper({MAIN: text}), options(release="1.7.24"))
     assert "does not read" in found.notes[0]
     assert nri(found.needed[0].after) == {"disable": False}
+
+
+@pytest.mark.parametrize("word", ["--config", "-config", "--config=", "-c"])
+def test_a_containerd_with_a_file_of_its_own(word):
+    """A change in the usual file would have no effect."""
+    unit = "/lib/systemd/system/containerd.service"
+    tree = Paper({unit: f"[Service]\nExecStart=/usr/bin/containerd {word} /etc/own.toml\n"})
+    with pytest.raises(errors.ConfigError, match=r"started with --config /etc/own\.toml"):
+        containerd.propose(tree, options(release="1.7.24"))
+    settled(containerd.propose, tree, options(release="1.7.24", config="/etc/own.toml"))
+    tree = Paper({unit: f"[Service]\nExecStart=/usr/bin/containerd {word} {MAIN}\n"})
+    settled(containerd.propose, tree, options(release="1.7.24"))
 
 
 class TestRancher:

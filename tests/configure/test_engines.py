@@ -15,9 +15,13 @@ PODMAN = "/etc/containers/containers.conf.d/50-nri-nvidia.conf"
 CRIO = "/etc/crio/crio.conf.d/50-nri-nvidia.conf"
 
 
-@pytest.mark.parametrize("text", [None, "", "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [None, "", " \n", "{}", '{"runtimes": null}', '{"runtimes": {"nri-nvidia": null}}',
+     '{"runtimes": {"nri-nvidia": {"path": null}}}'],
+)  # fmt: skip
 def test_docker_from_nothing(text):
-    """docker takes an empty file for none."""
+    """docker takes an empty file for none, and null for what is not there."""
     tree = Paper() if text is None else Paper({engines.DOCKER: text})
     after = settled(engines.docker, tree, options())
     assert json.loads(after.files[engines.DOCKER]) == {
@@ -39,6 +43,56 @@ def test_docker_keeps_what_is_there():
     found = engines.docker(tree, options(cdi=True))
     assert found.then == ("systemctl restart docker",)
     assert json.loads(found.needed[0].after)["features"] == {"cdi": True}
+
+
+DOCKER_UNIT = "/lib/systemd/system/docker.service"
+DROP_IN = "/etc/systemd/system/docker.service.d/own.conf"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {DOCKER_UNIT: "[Service]\nExecStart=/usr/bin/dockerd --default-runtime=nvidia\n"},
+        {DOCKER_UNIT: "[Service]\nExecStart=dockerd -H fd:// \\\n  --default-runtime nvidia\n"},
+        {DOCKER_UNIT: "[Service]\nExecStart=dockerd\n",
+         DROP_IN: "[Service]\nExecStart=\nExecStart=dockerd --default-runtime 'nvidia'\n"},
+        {DOCKER_UNIT: "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=dockerd $OPTS\n",
+         "/etc/default/docker": 'OPTS="--default-runtime=nvidia --debug"\n'},
+    ],
+)  # fmt: skip
+def test_docker_refuses_what_it_would_not_start_with(files):
+    """A default runtime by its command line and by its file; else the option does not matter."""
+    with pytest.raises(errors.ConfigError, match="started with --default-runtime nvidia"):
+        engines.docker(Paper(files), options(default=True))
+    settled(engines.docker, Paper(files), options())
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {DOCKER_UNIT: "[Service]\nExecStart=dockerd --default-runtime-x=a\n"},
+        {DOCKER_UNIT: "[Service]\n#ExecStart=dockerd --default-runtime=a\n"},
+        {DOCKER_UNIT: "[Service]\nExecStart=dockerd --default-runtime=a\n",
+         DROP_IN: "[Service]\nExecStart=\nExecStart=dockerd\n"},
+        {DOCKER_UNIT: "[Service]\nEnvironmentFile=/etc/default/docker\nExecStart=dockerd\n",
+         "/etc/default/docker": "# OPTS=--default-runtime=a\n"},
+        {"/etc/default/docker": "OPTS=--default-runtime=a\n"},
+    ],
+)  # fmt: skip
+def test_docker_is_not_started_with_it(files):
+    """What is said in vain, or of something else."""
+    settled(engines.docker, Paper(files), options(default=True))
+
+
+def test_docker_with_a_file_of_its_own():
+    """A change in the usual file would have no effect."""
+    tree = Paper({DOCKER_UNIT: "[Service]\nExecStart=dockerd --config-file=/etc/d.json\n"})
+    with pytest.raises(errors.ConfigError, match=r"--config-file /etc/d\.json") as caught:
+        engines.docker(tree, options())
+    assert caught.value.hint == "name that file: --config /etc/d.json"
+    settled(engines.docker, tree, options(config="/etc/d.json"))
+    usual = "[Service]\nExecStart=dockerd --config-file /etc/docker/daemon.json\n"
+    settled(engines.docker, Paper({DOCKER_UNIT: usual}), options())
 
 
 def test_docker_builds():
@@ -80,6 +134,29 @@ def test_podman():
 
 
 @pytest.mark.parametrize(
+    ("later", "given", "told"),
+    [
+        ('[engine]\nruntime = "crun"\n', {"default": True}, "has runtime = 'crun'"),
+        ('[engine.runtimes]\nnri-nvidia = ["/old"]\n', {}, "has another program for nri-nvidia"),
+        ('[engine]\nruntime = "crun"\n', {}, ""),
+        ('[engine]\nruntime = "nri-nvidia"\n', {"default": True}, ""),
+        ("[containers]\n", {"default": True}, ""),
+    ],
+)
+def test_podman_with_a_later_file(later, given, told):
+    """Where that decides ours would not count, which is told; an earlier one does not matter."""
+    place = "/etc/containers/containers.conf.d"
+    settled(engines.podman, Paper({f"{place}/10-a.conf": later}), options(**given))
+    settled(engines.podman, Paper({f"{place}/99-z.conf.old": later}), options(**given))
+    tree = Paper({f"{place}/99-z.conf": later})
+    if not told:
+        settled(engines.podman, tree, options(**given))
+        return
+    with pytest.raises(errors.ConfigError, match=rf"99-z\.conf: {told}"):
+        engines.podman(tree, options(**given))
+
+
+@pytest.mark.parametrize(
     ("files", "release", "needed"),
     [
         ({}, "1.30.2", False),
@@ -102,6 +179,45 @@ def test_crio_with_a_later_file_that_switches_it_off():
     files = {"/etc/crio/crio.conf.d/99-z.conf": "[crio.nri]\nenable_nri = false\n"}
     with pytest.raises(errors.ConfigError, match=r"99-z\.conf: switches NRI off"):
         engines.crio(Paper(files), options(release="1.30.0"))
+
+
+def test_crio_reads_the_directories_in_its_directory():
+    """By name, whatever the files' names are: the last one decides there too."""
+    off = "[crio.nri]\nenable_nri = false\n"
+    place = "/etc/crio/crio.conf.d"
+    settled(engines.crio, Paper({f"{place}/10-own/a.txt": off}), options(release="1.30.0"))
+    assert engines.crio(Paper({f"{place}/10-own/a": off}), options(release="1.30.0")).needed
+    with pytest.raises(errors.ConfigError, match=r"60-own/a: switches NRI off"):
+        engines.crio(Paper({f"{place}/60-own/a": off}), options(release="1.30.0"))
+
+
+def test_crio_required_where_a_later_file_has_the_list():
+    """Ours would not count: that file is named."""
+    table = "[crio.nri.default_validator]\nnri_validator_required_plugins = ['x']\n"
+    tree = Paper({"/etc/crio/crio.conf.d/99-z.conf": table})
+    with pytest.raises(errors.ConfigError, match=r"99-z\.conf: has nri_validator_required_plug"):
+        engines.crio(tree, options(release="1.34.0", require=True))
+
+
+@pytest.mark.parametrize("value", ["3", "'x'", "{}"])
+def test_a_list_of_required_plugins_that_is_none(value):
+    """CRI-O and containerd would not start with it; ours is a list again."""
+    files = {
+        "/etc/crio/crio.conf.d/10-a.conf": "[crio.nri.default_validator]\n"
+        f"nri_validator_required_plugins = {value}\n"
+    }
+    after = settled(engines.crio, Paper(files), options(release="1.34.0", require=True))
+    found = tomllib.loads(after.files[CRIO])["crio"]["nri"]["default_validator"]
+    assert found["nri_validator_required_plugins"] == ["nri-nvidia"]
+
+
+def test_crio_required_and_not_enabled():
+    """A list that nobody looks at is no protection."""
+    table = "crio.nri.default_validator"
+    files = {CRIO: f"[{table}]\nnri_validator_required_plugins = ['nri-nvidia']\n"}
+    after = settled(engines.crio, Paper(files), options(release="1.34.0", require=True))
+    found = tomllib.loads(after.files[CRIO])["crio"]["nri"]["default_validator"]
+    assert found["nri_enable_default_validator"] is True
 
 
 def test_crio_required():

@@ -70,17 +70,37 @@ def test_the_result_says_what_it_should(document, indent):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{\n  "a": 1,\n}', "f: not valid JSON: .*line 3"),
-        ('{"a": 1, "a": 2}', "f: a is there twice"),
+        ('{\n  "a": 1,\n}', "f: not valid JSON: a comma before }: line 2 column 9"),
+        ('{\n"a": [1, ] }', "f: not valid JSON: a comma before ]: line 2 column 8"),
+        ('{"a": 1,\n "a": 2}', "f: a is there twice: line 2"),
+        ('{"a": 1, "\\u0061": 2}', "f: a is there twice"),
+        ('{\n"a": NaN}', "f: not valid JSON: NaN is no number of JSON's: line 2"),
+        ('{"a": -Infinity}', "f: not valid JSON: -Infinity is no number"),
         ("[]", "f: holds no JSON object"),
         ("// x\n{}", "f: not valid JSON"),
-        ("\ufeff{}", "f: not valid JSON"),
+        ("{}\ufeff", "f: not valid JSON: Extra data: line 1"),
         ("{", "f: not valid JSON: .*line 1"),
         ('{"a": {"b": 1, "b": 2}}', "f: b is there twice"),
-        ("[" * 100_000, "f: not valid JSON"),
+        ("[" * 100_000, "f: not valid JSON: nested too deep"),
     ],
 )
 def test_what_cannot_be_read_is_refused(text, reason):
     """With the line where there is one."""
     with pytest.raises(errors.ConfigError, match=reason):
         jsontext.read("f", text)
+
+
+def test_a_byte_order_mark_stays():
+    """docker reads such a file."""
+    text = '\ufeff{\r\n  "a": 1\r\n}\r\n'
+    assert jsontext.read("f", text) == {"a": "1"}
+    found = jsontext.put(text, PATH, "/x")
+    assert found.startswith('\ufeff{\r\n  "a": 1,\r\n  "runtimes": {\r\n')
+    assert found.count("\ufeff") == 1
+
+
+def test_a_number_of_any_length_stays():
+    """Python converts none of more than 4300 digits."""
+    text = f'{{"a": {"1" * 5000}, "b": {{}}}}'
+    jsontext.read("f", text)
+    assert jsontext.put(text, ("b", "c"), "x") == text.replace("{}", '{"c": "x"}')

@@ -83,3 +83,25 @@ def test_items_are_taken_out_of_a_list():
     assert tomllib.loads(after) == {"disabled_plugins": ["a", "c"], "x": 1}
     assert "# one" in after
     assert "# three" in after
+
+
+def test_a_byte_order_mark_stays():
+    """podman, CRI-O and containerd 1 read such a file."""
+    text = "\ufeffversion = 2\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n"
+    assert toml.read("f", text)["version"] == 2
+    assert toml.put("f", text, NRI, {"disable": False}) == text.replace("true", "false")
+    added = toml.put("f", "\ufeffversion = 2\n", NRI, {"disable": False})
+    assert (added.startswith("\ufeff"), added.count("\ufeff")) == (True, 1)
+
+
+def test_a_value_that_equals_nothing():
+    """A NaN somewhere else keeps nobody from a change."""
+    text = "x = nan\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\ny = -inf\n"
+    assert toml.put("f", text, NRI, {"disable": False}) == text.replace("true", "false")
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
+def test_what_python_does_not_read_is_refused(value):
+    """As any other fault of the file."""
+    with pytest.raises(errors.ConfigError, match="f: not valid TOML"):
+        toml.put("f", f"x = {value}\n", NRI, {"disable": False})

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node's files as a mapping, for planners."""
 
-import posixpath
-
 from nri_nvidia.configure import model
 
 RUNTIME = "/opt/nri-nvidia/bin/nri-nvidia-runtime"
@@ -18,9 +16,10 @@ class Paper:
         return self.files.get(path)
 
     def names(self, directory):
-        return tuple(
-            sorted(posixpath.basename(p) for p in self.files if posixpath.dirname(p) == directory)
-        )
+        below = [
+            p.removeprefix(f"{directory}/") for p in self.files if p.startswith(f"{directory}/")
+        ]
+        return tuple(sorted({name.partition("/")[0] for name in below}))
 
     def is_directory(self, path):
         return any(each.startswith(f"{path}/") for each in self.files)
