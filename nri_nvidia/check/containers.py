@@ -22,6 +22,8 @@ from nri_nvidia.host import root as roots
 from nri_nvidia.request import container as containers
 
 _ID = re.compile(r"[0-9a-f]{64}")
+# docker's and podman's groups, made by themselves or by systemd.
+_ENGINE = re.compile(r"/(docker|libpod)[-/][0-9a-f]{64}")
 _NODE = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset", re.ASCII)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _CGROUPS = "/sys/fs/cgroup"
@@ -48,6 +50,7 @@ def holders(
         found[namespace] = model.Holder(
             pid=pid,
             container=match[0] if match else "",
+            engine=_engine(groups),
             version=version,
             denied=tuple(_denied(root, pid, groups, inventory)) if inventory else (),
             shadows=tuple(inside.shadows(root, pid, library_dir)),
@@ -78,6 +81,11 @@ def stripped(
         if lost and os.path.lexists(f"{own}/dev"):
             found.append(model.Stripped(container=entry["id"], pid=pid, nodes=tuple(lost)))
     return tuple(found)
+
+
+def _engine(groups: str) -> str:
+    match = _ENGINE.search(groups)
+    return match[1].replace("libpod", "podman") if match else ""
 
 
 def _namespace(root: roots.Root, pid: int) -> str:

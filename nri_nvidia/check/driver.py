@@ -167,7 +167,7 @@ def _stale(facts: Facts, inventory: host.Inventory) -> Iterator[Finding]:
                 severity=Severity.ERROR,
                 message=f"{_who(facts, holder)} holds the driver's files of {holder.version}, and "
                 f"the loaded module is {loaded}, which refuses them",
-                command=recreate(_known(facts, holder.container), holder.container),
+                command=recreate(_known(facts, holder.container), holder.container, holder.engine),
             )
 
 
@@ -191,7 +191,7 @@ def _denied(facts: Facts) -> Iterator[Finding]:
                 message=f"{_who(facts, holder)} has {', '.join(holder.denied)} "
                 "and may not open it: its cgroup has lost the rule, at a daemon-reload or an "
                 "update of its resources",
-                command=recreate(_known(facts, holder.container), holder.container),
+                command=recreate(_known(facts, holder.container), holder.container, holder.engine),
             )
 
 
@@ -210,11 +210,15 @@ def _shadowed(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def recreate(known: Mapping[str, Any] | None, container: str) -> str:
+def recreate(known: Mapping[str, Any] | None, container: str, engine: str = "") -> str:
     """Give the command after which a container is made anew by whoever wants it to be there."""
     if known and known["pod"]:
         return f"kubectl -n {known['namespace'] or 'default'} delete pod {known['pod']}"
-    return f"crictl rm -f {container[:12]}" if container else "nri-nvidia status"
+    if not container:
+        return "nri-nvidia status"
+    # docker writes a container's configuration anew at each start, podman once.
+    command = {"docker": "docker restart", "podman": "podman rm -f"}.get(engine, "crictl rm -f")
+    return f"{command} {container[:12]}"
 
 
 def _known(facts: Facts, container: str) -> Mapping[str, Any] | None:

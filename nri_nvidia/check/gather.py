@@ -22,8 +22,9 @@ from nri_nvidia.host import cache
 from nri_nvidia.host import model as host
 from nri_nvidia.host import options as host_options
 from nri_nvidia.host import root as roots
+from nri_nvidia.oci import cdifiles
 
-_CDI = ("/etc/cdi", "/var/run/cdi")
+_CDI = cdifiles.DIRECTORIES
 _OCI_HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 _PLUGINS = "/opt/nri/plugins"
 _OWN_PLUGIN = re.compile(r"\d\d-nri-nvidia")
@@ -231,14 +232,20 @@ def _others(root: roots.Root, plugins: list[str]) -> model.Others:
 
 def _cdi(root: roots.Root) -> Iterator[model.CdiSpec]:
     for directory in _CDI:
-        for name in root.entries(directory):
-            if not name.endswith((".json", ".yaml")):
+        texts = {
+            f"{directory}/{name}": root.text(f"{directory}/{name}") or ""
+            for name in sorted(root.entries(directory))
+            if name.endswith((".json", ".yaml"))
+        }
+        firsts: dict[str, str] = {}
+        for path, text in texts.items():
+            if "nvidia.com/" not in text:
                 continue
-            text = root.text(f"{directory}/{name}") or ""
-            if "nvidia.com/" in text:
-                named = dict.fromkeys(_HOST_PATH.findall(text))
-                missing = tuple(path for path in named if root.stat(path) is None)
-                yield model.CdiSpec(path=f"{directory}/{name}", missing=missing)
+            named = dict.fromkeys(_HOST_PATH.findall(text))
+            missing = tuple(each for each in named if root.stat(each) is None)
+            first = firsts.setdefault(cdifiles.kind_of(text), path)
+            rival = "" if first == path else first
+            yield model.CdiSpec(path=path, missing=missing, rival=rival)
 
 
 def _docker_default(root: roots.Root) -> str:

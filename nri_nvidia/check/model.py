@@ -70,12 +70,14 @@ class Process:
 class Holder:
     """A process with the driver's files mounted, one for each mount namespace.
 
-    `version` is that of the files. `denied` are the nodes that it has and may not open. `shadows`
-    are the files that its LD_LIBRARY_PATH finds instead of those that it was given.
+    `engine` is docker or podman where its cgroup tells so, `version` that of the files. `denied`
+    are the nodes that it has and may not open. `shadows` are the files that its LD_LIBRARY_PATH
+    finds instead of those that it was given.
     """
 
     pid: int
     container: str
+    engine: str = ""
     version: str = ""
     denied: tuple[str, ...] = ()
     shadows: tuple[str, ...] = ()
@@ -92,10 +94,14 @@ class Stripped:
 
 @attrs.frozen(kw_only=True)
 class CdiSpec:
-    """A CDI specification for NVIDIA's devices; `missing` are host files that it names in vain."""
+    """A CDI specification for NVIDIA's devices; `missing` are host files that it names in vain.
+
+    `rival` is another of its directory that defines the same kind.
+    """
 
     path: str
     missing: tuple[str, ...] = ()
+    rival: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about the daemon itself, others that give GPUs, and what guards the node."""
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from nri_nvidia.check import driver, runtime
 from nri_nvidia.check.model import Facts, Finding, Process, Severity
 from nri_nvidia.config import place
 from nri_nvidia.host import model as host
+from nri_nvidia.oci import cdifiles
 from nri_nvidia.request import container as containers
 
 _OURS = re.compile(r"(?:^|/)(\d\d-)?nri-nvidia$")
@@ -24,6 +26,17 @@ _ANY_POD = containers.Container(
 _LOG = "journalctl -u nri-nvidia -n 50"
 
 
+def settings(facts: Facts) -> Iterator[Finding]:
+    """Give the faults of our own settings, which others may come of."""
+    for fault in facts.settings_faults:
+        yield Finding(
+            code="settings-wrong",
+            severity=Severity.ERROR,
+            message=fault,
+            command=f"nri-nvidia config --check {fault.partition(':')[0] or place.FILE}",
+        )
+
+
 def daemon(facts: Facts) -> Iterator[Finding]:
     """Give what is wrong with the daemon."""
     if facts.uid not in {None, 0}:
@@ -33,13 +46,6 @@ def daemon(facts: Facts) -> Iterator[Finding]:
             message="only root sees all: the daemon was not asked, and other users' containers "
             "were not looked at",
             command="sudo nri-nvidia check",
-        )
-    for fault in facts.settings_faults:
-        yield Finding(
-            code="settings-wrong",
-            severity=Severity.ERROR,
-            message=fault,
-            command=f"nri-nvidia config --check {fault.partition(':')[0] or place.FILE}",
         )
     yield from _copies(facts)
     yield from _not_running(facts)
@@ -90,7 +96,7 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             code="daemon-not-running",
             severity=Severity.ERROR,
-            message=f"{facts.status_error}: containers are created without their GPUs",
+            message=f"{facts.status_error}: {_without_it(facts)}",
             command=_start(facts),
         )
         return
@@ -118,6 +124,14 @@ def _not_running(facts: Facts) -> Iterator[Finding]:
         yield driver.of_problem(
             host.Problem(code=each["code"], message=each["message"], hint=each["hint"]), _LOG
         )
+
+
+def _without_it(facts: Facts) -> str:
+    """Say what becomes of containers without the daemon."""
+    refused = "those of nri-nvidia-runtime that ask for a GPU are refused"
+    if not facts.settings.nri.enabled:
+        return refused.replace("those", "containers")
+    return f"containers are created without their GPUs, and {refused}"
 
 
 def _start(facts: Facts) -> str:
@@ -167,15 +181,24 @@ def others(facts: Facts) -> Iterator[Finding]:
             command=f"mv {path} {path}.off",
         )
     for spec in found.cdi:
+        if spec.rival:
+            foreign = spec.rival if cdifiles.class_of(spec.path) else spec.path
+            yield Finding(
+                code="cdi-spec-twice",
+                severity=Severity.WARNING,
+                message=f"{spec.rival} and {spec.path} define the same kind: engines take "
+                "neither of two such devices, and containers that name one fail",
+                command=f"rm {foreign}",
+            )
         if spec.missing:
             yield Finding(
                 code="cdi-spec-stale",
                 severity=Severity.WARNING,
                 message=f"{spec.path} names {len(spec.missing)} files that are not there, e.g. "
                 f"{spec.missing[0]}: it is of another driver, and containers that use it fail",
-                command=f"rm {spec.path}",
+                command=_mend_cdi(facts, spec.path),
             )
-        else:
+        elif not spec.rival:
             yield Finding(
                 code="cdi-spec-present",
                 severity=Severity.INFO,
@@ -190,6 +213,16 @@ def others(facts: Facts) -> Iterator[Finding]:
             "their GPUs from that one",
             command="docker info --format '{{.DefaultRuntime}}'",
         )
+
+
+def _mend_cdi(facts: Facts, path: str) -> str:
+    """Give what makes a stale specification good: to write ours again, to remove another's."""
+    directory, kind = posixpath.dirname(path), cdifiles.class_of(path)
+    if not kind:
+        return f"rm {path}"
+    if facts.settings.cdi.keep and directory == facts.settings.cdi.directory:
+        return "systemctl restart nri-nvidia"
+    return f"nri-nvidia cdi generate --kind {kind} --output {directory}"
 
 
 def guards(facts: Facts) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _local(facts: Facts) -> Iterator[Finding]:
+    yield from node.settings(facts)
     yield from runtime.findings(facts)
     yield from driver.findings(facts)
 

@@ -103,7 +103,7 @@ def _off(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             code="nri-off",
             severity=Severity.ERROR,
-            message=f"NRI is switched off: {path} {said}{why}",
+            message=f"NRI is switched off: {path} {said}{why}{_or_none_wanted(facts)}",
             command=f"{_switch_on(path)} && {restart(facts)}",
             detail=_snippet(facts),
         )
@@ -116,6 +116,13 @@ def _off(facts: Facts) -> Iterator[Finding]:
             command=f"{_switch_on(path)} && {restart(facts)}",
             detail=_snippet(facts, "disable_connections = false"),
         )
+
+
+def _or_none_wanted(facts: Facts) -> str:
+    """Say what else may be meant, on a node that is not Kubernetes'."""
+    if facts.kubelet:
+        return ""
+    return " (docker, podman, nerdctl and ctr need none: nri.enabled = false then)"
 
 
 def _switch_on(path: str) -> str:

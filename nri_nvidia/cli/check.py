@@ -48,7 +48,7 @@ def facts(options: argparse.Namespace) -> model.Facts:
     try:
         config = settings.config(options.config)
     except config_model.Invalid as error:
-        faults = error.faults
+        faults, config = error.faults, error.rest or config
     except errors.ConfigError as error:
         faults = (str(error),)
     recorded = options.host is not None

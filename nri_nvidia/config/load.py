@@ -2,6 +2,7 @@
 """From TOML texts to settings, with every fault of every text reported at once."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -11,6 +12,15 @@ import cattrs
 
 from nri_nvidia.config import access, contradictions, lines, model, reading
 from nri_nvidia.request import model as request_model
+
+_AT = re.compile(r" \(at line (\d+), column \d+\)$")
+_SAID = {
+    "Cannot declare": "this table is there twice, or a key of it before: have one, with all keys",
+    "Cannot overwrite": "this is there twice",
+    "Invalid value": 'no value; there are true, false, numbers, "text" and ["a", "list"]',
+}
+"""What is said to people for how the parser's words begin."""
+_SHOWN = 80
 
 
 @attrs.frozen(kw_only=True)
@@ -61,14 +71,13 @@ def trace(texts: Iterable[Text]) -> Traced:
     faults: list[str] = []
     set_by: dict[str, Text] = {}
     wrong: set[tuple[str, ...]] = set()
+    unread = False
     for text in texts:
         try:
-            document = tomllib.loads(text.toml)
-        except tomllib.TOMLDecodeError as error:
-            faults.append(f"{text.name}: not valid TOML: {error}")
-            continue
-        except RecursionError:
-            faults.append(f"{text.name}: not valid TOML: nested too deep")
+            document = _parse(text)
+        except ValueError as error:
+            faults.append(str(error))
+            unread = True
             continue
         document = _in_full(document)
         found = _faults(text, document)
@@ -79,8 +88,30 @@ def trace(texts: Iterable[Text]) -> Traced:
     config: model.Config = _CONVERTER.structure(_without(merged, wrong), model.Config)
     faults += _contradictions(config, set_by, {".".join(path[:2]) for path in wrong})
     if faults:
-        raise model.Invalid(tuple(faults))
+        raise model.Invalid(tuple(faults), None if unread else config)
     return Traced(config=config, origins={key: _place(text, key) for key, text in set_by.items()})
+
+
+def _parse(text: Text) -> dict[str, Any]:
+    """Read TOML; raises ValueError with a line as faults are told."""
+    try:
+        return tomllib.loads(text.toml)
+    except RecursionError:
+        raise ValueError(f"{text.name}: not valid TOML: nested too deep") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{text.name}{_where(text, str(error))}") from None
+
+
+def _where(text: Text, said: str) -> str:
+    """Give what the parser said with its line in front, in words of ours where there are."""
+    found = _AT.search(said)
+    what = said[: found.start()] if found else said
+    what = next((ours for known, ours in _SAID.items() if what.startswith(known)), what)
+    if not (found and text.lined):
+        return f": not valid TOML: {what}"
+    number = int(found[1])
+    line = text.toml.split("\n")[number - 1].strip()[:_SHOWN]
+    return f":{number}: not valid TOML: {what}" + (f", in {line!r}" if line else "")
 
 
 def _in_full(document: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +198,10 @@ def _faults(text: Text, document: Mapping[str, Any]) -> list[_Fault]:
         else:
             keys = {field.name: field for field in attrs.fields(cast(Any, groups[group].type))}
             for key, value in content.items():
-                wrong = _wrong(keys[key], value) if key in keys else _unknown(key, keys)
+                if key in groups and key not in keys:
+                    wrong = f"this is below [{group}]; write it below [{key}], without {key}."
+                else:
+                    wrong = _wrong(keys[key], value) if key in keys else _unknown(key, keys)
                 if wrong:
                     fault(wrong, group, key)
     return sorted(found, key=lambda fault: (fault.number, fault.line))

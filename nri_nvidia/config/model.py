@@ -318,8 +318,12 @@ class Config:
 
 
 class Invalid(errors.ConfigError):
-    """Raised with every fault of a configuration at once, a line each."""
+    """Raised with every fault of a configuration at once, a line each.
 
-    def __init__(self, faults: tuple[str, ...]) -> None:
+    `rest` are the settings without what is wrong, None where a text could not be read at all.
+    """
+
+    def __init__(self, faults: tuple[str, ...], rest: "Config | None" = None) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults
+        self.rest = rest

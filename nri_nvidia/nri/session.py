@@ -245,7 +245,8 @@ def _unreachable(settings: Settings, error: OSError) -> _End:
         reason = ttrpc_errors.ConnectionLost(
             f"{where} {what}",
             hint="is the runtime running, and NRI enabled in it? containerd before 2.0 needs "
-            "disable = false in its table io.containerd.nri.v1.nri",
+            "disable = false in its table io.containerd.nri.v1.nri; docker, podman and ctr need "
+            "none: nri.enabled = false",
         )
         return _End(state="absent", reason=reason)
     if isinstance(error, PermissionError):

@@ -39,6 +39,17 @@ class File:
         return tuple(f"{self.kind}={device['name']}" for device in devices)
 
 
+def kind_of(text: str) -> str:
+    """Give the kind that a specification defines, JSON or YAML; empty where none is seen."""
+    return match[1] if (match := _KIND.search(text)) else ""
+
+
+def class_of(path: str) -> str:
+    """Give the class of devices by a name that we give, see `name_of`; empty for another name."""
+    name = os.path.basename(path)  # noqa: PTH119 - a text
+    return name[len(_OWN) :].removesuffix(".json") if name.startswith(_OWN) else ""
+
+
 def name_of(kind: str) -> str:
     """Give the name of our file for a class of devices, `gpu` or another."""
     return f"{_OWN}{kind}.json"
@@ -61,7 +72,7 @@ def read(path: str) -> File:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         return File(path=path, fault=f"cannot be read: {reason}")
-    kind = match[1] if (match := _KIND.search(text)) else ""
+    kind = kind_of(text)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ import re
 
 from tests.containerd import test_check
 
-from . import test_daemon, test_findings
+from . import test_daemon, test_doors, test_findings
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -40,6 +40,7 @@ def test_every_code_is_in_the_readme():
 OF_THEIR_OWN = {
     "mig-capability-missing": test_findings.test_mig_nodes_that_are_missing,
     "no-gpu": test_findings.test_node_without_a_gpu,
+    "cdi-spec-twice": test_doors.test_two_specifications_of_one_kind,
     "daemon-not-running": test_daemon.test_daemon_that_missed_a_container_and_then_ended,
     "containers-missed": test_daemon.test_daemon_that_missed_a_container_and_then_ended,
     "not-registered": test_daemon.test_daemon_that_the_runtime_does_not_take,

@@ -48,3 +48,21 @@ def test_lines_of_keys_behind_long_values():
     place = lines.Lines(text)
     paths = [("a", "b"), ("list",), ("t",), ("t", "k"), ("t", "none"), ("none",), ()]
     assert [place.of(path) for path in paths] == [1, 5, 9, 11, 9, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("nri.enabled = false\n[nri]\n", "f:2: not valid TOML: this table is there twice"),
+        ("[host]\nroot = no\n", "f:2: not valid TOML: no value; there are true, false"),
+        (
+            "[log]\nnri.enabled = false\n",
+            "f:2: log.nri: this is below [log]; write it below [nri]",
+        ),
+    ],
+)
+def test_what_people_write_who_know_a_setting_by_its_whole_name(toml, said):
+    """It is named with its line and what to write; the file that is installed has tables."""
+    with pytest.raises(errors.ConfigError) as failure:
+        loaded(toml)
+    assert str(failure.value).startswith(said)

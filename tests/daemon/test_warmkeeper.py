@@ -60,7 +60,9 @@ async def until_ready(pair, known=0):
         lambda: requests.exists() and keeper(pair.daemon) not in {0, known},
         "a process that stands ready",
     )
-    await eventually(pair.daemon, lambda: len(ready(pair.daemon)) == 4, "two that wait, one that looks")
+    await eventually(
+        pair.daemon, lambda: len(ready(pair.daemon)) == 4, "two that wait, one that looks"
+    )
     return keeper(pair.daemon)
 
 
