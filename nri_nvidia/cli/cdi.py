@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PATH",
         help="a directory, such as /etc/cdi or /var/run/cdi, made if missing, or a file whose "
-        "name ends in .json (default: print it)",
+        "name ends in .json (default, and -: print it)",
     )
     listing = verbs.add_parser("list", help="the devices that engines find by name")
     checking = verbs.add_parser("validate", help="check specifications, also against this host")
@@ -64,18 +64,21 @@ def main(options: argparse.Namespace) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     kinds = list(dict.fromkeys(options.kind or ["gpu"]))
-    into = options.output or ""
+    into = "" if options.output in {None, "-"} else options.output
     # Engines read a file of ours by no other end of its name.
     directory = into != "" and not into.endswith(".json")
+    if into.lower().endswith((".yaml", ".yml", ".json")) and directory:
+        raise errors.ConfigError(
+            f"--output {into}: a specification is written as JSON, and engines read it by a name "
+            "that ends in .json alone",
+            hint=f"--output {into.rpartition('.')[0]}.json, or a directory such as /etc/cdi",
+        )
     if len(kinds) > 1 and not directory:
         raise errors.ConfigError(
             f"{len(kinds)} kinds are as many specifications", hint="name a directory by --output"
         )
-    if not directory and os.path.lexists(into) and not cdifiles.read(into).kind:
-        raise errors.HostError(
-            f"{into} is there, and is no CDI specification: it is left as it is",
-            hint="name another file, or a directory such as /etc/cdi",
-        )
+    if not directory and os.path.lexists(into):
+        _refuse_foreign(into, f"{cdispec.VENDOR}/{kinds[0]}")
     config = settings.config(options.config)
     rules = config.rules(interpreter=settings.interpreter(config))
     host = cache.Cache(settings.host(config, options.host))
@@ -96,6 +99,18 @@ def _generate(options: argparse.Namespace) -> int:
         for rival in _rivals(path):
             _say(f"{rival} defines the same kind; engines take neither of two such devices")
     return 0
+
+
+def _refuse_foreign(path: str, kind: str) -> None:
+    """Refuse to write over what is no specification, or one of other devices."""
+    there = cdifiles.read(path).kind
+    if there == kind:
+        return
+    what = f"has the devices of {there}, and not {kind}" if there else "is no CDI specification"
+    raise errors.HostError(
+        f"{path} is there, and {what}: it is left as it is",
+        hint="name another file, or a directory such as /etc/cdi",
+    )
 
 
 def _have_hook(config: config_model.Config, rules: pipeline.Policy) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
+from nri_nvidia.config import reading
 from nri_nvidia.render import cdiform
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
@@ -68,13 +69,13 @@ def found(directories: Iterable[str] = DIRECTORIES) -> tuple[File, ...]:
 def read(path: str) -> File:
     """Read one file; what is wrong with it is its `fault`."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        text = reading.text(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         return File(path=path, fault=f"cannot be read: {reason}")
     kind = kind_of(text)
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if path.endswith(".json"):
             return File(path=path, kind=kind, fault=f"not JSON: {error}")
@@ -85,6 +86,16 @@ def read(path: str) -> File:
     return File(path=path, kind=document["kind"], document=document)
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Give an object; raises ValueError for a key that is there twice, as engines refuse it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"{twice!r} is there twice in an object")
+    return found
+
+
 def write(path: str, document: dict[str, Any]) -> bool:
     """Put a specification in place at once; tell whether that changed it. Raises HostError.
 
@@ -92,8 +103,8 @@ def write(path: str, document: dict[str, Any]) -> bool:
     """
     text = json.dumps(document, indent=2) + "\n"
     target = Path(path)
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if target.read_text(encoding="utf-8") == text:
+    with contextlib.suppress(OSError, ValueError):
+        if reading.text(path) == text:
             return False
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

@@ -97,17 +97,19 @@ def lowest(document: Mapping[str, Any]) -> str:
     additionalGids with 0.7.0, netDevices with 1.1.0. The document has the form of one.
     """
     devices = document["devices"]
-    edits = [*(each["containerEdits"] for each in devices), document.get("containerEdits", {})]
+    edits = [each.get("containerEdits") or {} for each in (*devices, document)]
+    # To engines an empty intelRdt is one.
+    rdt = [each["intelRdt"] for each in edits if each.get("intelRdt") is not None]
     used = {key for each in edits for key, value in each.items() if value}
-    nodes = [node for each in edits for node in each.get("deviceNodes", ())]
+    nodes = [node for each in edits for node in each.get("deviceNodes") or ()]
     needs = {
         "1.1.0": "netDevices" in used
-        or any({"schemata", "enableMonitoring"} & {*each.get("intelRdt", ())} for each in edits),
-        "0.7.0": bool({"intelRdt", "additionalGids"} & used),
+        or any(each.get("schemata") is not None or each.get("enableMonitoring") for each in rdt),
+        "0.7.0": bool(rdt) or "additionalGids" in used,
         "0.6.0": any(each.get("annotations") for each in (document, *devices))
         or "." in str(document["kind"]).partition("/")[2],
         "0.5.0": any(each["name"][:1].isdigit() for each in devices)
         or any(node.get("hostPath") for node in nodes),
-        "0.4.0": any(mount.get("type") for each in edits for mount in each.get("mounts", ())),
+        "0.4.0": any(mount.get("type") for each in edits for mount in each.get("mounts") or ()),
     }
     return next((version for version, needed in needs.items() if needed), VERSIONS[0])

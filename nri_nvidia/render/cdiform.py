@@ -52,7 +52,7 @@ def faults(document: Any) -> list[str]:
     """Say what is wrong with a document, each with its place; empty for a specification.
 
     Engines refuse a file with a key that they do not know, and one of a version that is lower
-    than what it uses.
+    than what it uses. Null is as good as nothing to them.
     """
     if not isinstance(document, dict):
         return ["not a JSON object"]
@@ -68,7 +68,9 @@ def faults(document: Any) -> list[str]:
     if not isinstance(devices, list) or not devices:
         return [*wrong, "it has no list of devices"]
     wrong += _device_faults(devices)
-    wrong += _edit_faults("containerEdits", document.get("containerEdits", {}), may_be_empty=True)
+    common = document.get("containerEdits")
+    if common is not None:
+        wrong += _edit_faults("containerEdits", common, may_be_empty=True)
     if not wrong and cdi.VERSIONS.index(version) < cdi.VERSIONS.index(cdi.lowest(document)):
         wrong.append(f"cdiVersion {version}: what it uses needs {cdi.lowest(document)}")
     return wrong
@@ -95,6 +97,7 @@ def _edit_faults(where: str, edits: Any, *, may_be_empty: bool) -> Iterator[str]
     if not may_be_empty and not any(edits.values()):
         yield f"{where}: it has no edits"
     yield from _unknown(f"{where}: ", edits, _EDITS)
+    edits = {key: value for key, value in edits.items() if value is not None}
     if not _VARIABLES[1](edits.get("env", [])):
         yield f"{where}: env is not a {_VARIABLES[0]}"
     if not isinstance(edits.get("intelRdt", {}), dict):
@@ -113,10 +116,10 @@ def _entry_faults(entry: Any, needed: tuple[str, ...], known: dict[str, Any]) ->
     if not isinstance(entry, dict):
         yield "not an object"
         return
-    yield from (f"{key} is missing" for key in needed if key not in entry)
+    yield from (f"{key} is missing" for key in needed if entry.get(key) is None)
     yield from _unknown("", entry, known)
     for key, (what, fits) in known.items():
-        if key in entry and not fits(entry[key]):
+        if entry.get(key) is not None and not fits(entry[key]):
             yield f"{key} is not a {what}"
 
 

@@ -97,6 +97,38 @@ def test_other_files_are_left_alone(capsys, tmp_path, name):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("kind", ["vendor.com/net", "nvidia.com/gds"])
+def test_a_specification_of_other_devices_is_left_alone(capsys, tmp_path, kind):
+    """It is somebody else's; one of the same devices is written anew."""
+    path, host = tmp_path / "x.json", HOSTS / "debian-8xh100"
+    device = {"name": "a", "containerEdits": {"env": ["A=1"]}}
+    there = json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": [device]})
+    path.write_text(there)
+    code, out, err = run(capsys, "generate", "--host", host, "--output", path)
+    assert (code, out, path.read_text()) == (1, "", there)
+    assert f"has the devices of {kind}, and not nvidia.com/gpu" in err
+    path.write_text(there.replace(kind, "nvidia.com/gpu"))
+    assert run(capsys, "generate", "--host", host, "--output", path)[0] == 0
+    assert len(json.loads(path.read_text())["devices"]) > 1
+
+
+@pytest.mark.parametrize("name", ["nvidia.yaml", "nvidia.yml", "nvidia.JSON"])
+def test_a_name_that_looks_like_a_files(capsys, tmp_path, name):
+    """It would become a directory, in which no engine looks."""
+    path = tmp_path / name
+    code, out, err = run(capsys, "generate", "--host", HOSTS / "debian-8xh100", "--output", path)
+    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert f"--output {tmp_path}/nvidia.json" in err
+
+
+def test_a_hyphen_is_the_output(capsys, tmp_path, monkeypatch):
+    """As with other programs; no directory of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "generate", "--host", HOSTS / "debian-8xh100", "--output", "-")
+    assert (code, json.loads(out)["kind"]) == (0, "nvidia.com/gpu")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_there_is_said(capsys, tmp_path):
     """With the command that makes one."""
     code, _, err = run(capsys, "validate", "--spec-dir", tmp_path)

@@ -57,6 +57,32 @@ def test_a_file_is_written_at_once_and_only_if_it_differs(tmp_path):
     assert not cdifiles.remove(str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"kind": "a.com/b", "kind": "a.com/c"}', "not JSON: 'kind' is there twice"),
+        ('{"devices": [{"name": "0", "name": "1"}]}', "not JSON: 'name' is there twice"),
+        ("[" * 100_000, "not JSON: "),
+        ("1" * 5000, "not JSON: "),
+        (b"\xff", "cannot be read: not text in UTF-8"),
+        (None, "cannot be read: a pipe to which nobody wrote"),
+        (".", "cannot be read: Is a directory"),
+        ("gone", "cannot be read: No such file"),
+    ],
+)
+def test_what_is_no_specification(tmp_path, text, fault):
+    """It is told, and nothing is waited for."""
+    path = tmp_path / "x.json"
+    if text is None:
+        os.mkfifo(path)
+    elif text in {".", "gone"}:
+        path.symlink_to(text)
+    else:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (found,) = cdifiles.found([str(tmp_path)])
+    assert found.fault.startswith(fault)
+
+
 def test_what_cannot_be_written_is_named(tmp_path):
     """And nothing is left beside it."""
     (tmp_path / "x.json").mkdir()

@@ -45,9 +45,29 @@ GOOD = {"cdiVersion": "0.5.0", "kind": "vendor.com/x", "devices": [DEVICE]}
         ({"containerEdits": {"netDevices": [{"hostInterfaceName": "a", "name": "b"}]}},
          "what it uses needs 1.1.0"),
         ({"containerEdits": {"deviceNodes": [1]}}, "deviceNodes[0]: not an object"),
+        ({"containerEdits": {"intelRdt": {}}}, "what it uses needs 0.7.0"),
+        ({"containerEdits": {"intelRdt": {"schemata": ["a"]}}}, "what it uses needs 1.1.0"),
+        ({"containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": None}]}},
+         "mounts[0]: containerPath is missing"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_one_is_said(changes, told):
     """Each fault with its place."""
     assert cdiform.faults(GOOD) == []
     assert told in "; ".join(cdiform.faults({**GOOD, **changes}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"containerEdits": None, "annotations": None},
+        {"containerEdits": {"env": None, "mounts": None, "intelRdt": None}},
+        {"containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/b", "options": None}]}},
+        {"cdiVersion": "0.7.0",
+         "containerEdits": {"intelRdt": {"schemata": None, "enableMonitoring": False}}},
+        {"cdiVersion": "v0.5.0"},
+    ],
+)  # fmt: skip
+def test_null_is_nothing(changes):
+    """As to engines; a version may have a v before it."""
+    assert cdiform.faults({**GOOD, **changes}) == []
