@@ -3,7 +3,6 @@
 
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -59,6 +58,8 @@ def test_without_it_the_image_decides(engine, value):
     [
         ("docker", ["-H", "run", "--tls", "--log-level=debug", "-c", "create"]),
         ("docker", ["--config", "run"]),
+        ("docker", ["-Dc", "run"]),
+        ("docker", ["-DH", "unix:///a", "-lwarn"]),
         ("nerdctl", ["-n", "run", "--debug", "--address", "/a b"]),
     ],
 )
@@ -142,12 +143,13 @@ def test_a_program_with_a_blank_in_its_path_is_one(engine, tmp_path):
 
 def test_the_first_engine_on_the_path(engine, tmp_path):
     """docker before nerdctl before podman; none is told."""
-    found = tmp_path / "bin"  # the machine's own engines are not to be found
+    found = tmp_path / "bin"  # the machine's own engines are not to be found, nor any other
     found.mkdir()
-    (found / "tr").symlink_to(shutil.which("tr"))
     for kind in ("podman", "nerdctl", "docker"):
-        _, called, _ = engine(kind, "run", "image", NV_DOCKER="", PATH=str(found))
+        env = {"NV_DOCKER": " " if kind == "docker" else "", "PATH": str(found)}
+        _, called, _ = engine(kind, "run", "image", NV_GPU="0 1", **env)
         assert called is not None
+        assert GPUS[1] in called
         assert ("nri-nvidia" in called) is (kind == "docker")
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -165,3 +167,32 @@ def test_where_the_runtime_is_found(engine, tmp_path):
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
     assert engine("nerdctl", "run", "image", **unset, **bare)[1][2] == str(own)
+
+
+def test_linked_as_docker(engine, tmp_path):
+    """The next docker on PATH is meant, by its name too; itself it calls never."""
+    first = tmp_path / "first"
+    first.mkdir()
+    for kind in ("docker", "podman"):
+        (first / kind).symlink_to(COMMAND)
+    path = f"{first}:{tmp_path}/bin:{os.environ['PATH']}"
+    for chosen in ("", "docker"):
+        found = engine("docker", "run", "i", NV_DOCKER=chosen, PATH=path)
+        assert found == (7, ["run", *RUNTIME, "i"], "")
+    code, called, err = engine("docker", "run", "i", NV_DOCKER=f"{first}/podman")
+    assert (code, called, "is this program itself" in err) == (127, None, True)
+
+
+@pytest.mark.parametrize("chosen", ["no-such-engine", "no-such-engine docker", "/no/such engine"])
+def test_an_engine_that_is_not_there(engine, chosen):
+    """It is named."""
+    code, called, err = engine("docker", "run", "i", NV_DOCKER=chosen)
+    assert (code, called) == (127, None)
+    assert f"{chosen.split()[0]}: there is no such program" in err
+
+
+def test_the_former_plugins_address_is_told(engine):
+    """It has no effect, which must not be found out from another machine's GPUs."""
+    code, called, err = engine("docker", "run", "i", NV_HOST="ssh://me@there:")
+    assert (code, called) == (7, ["run", *RUNTIME, "i"])
+    assert "NV_HOST has no effect" in err
