@@ -346,6 +346,8 @@ def change(bundle: Bundle, run: str, identifier: str, arguments: list[str], proc
     """Do that with an open one."""
     spec = bundle.read()
     if served(spec):
+        if without_stand_in(spec):  # docker's --gpus beside a CDI device
+            bundle.write(spec)
         return
     changed = without_stand_in(spec)
     answer = answer_for(spec, run, message(spec, identifier, arguments, process))

@@ -13,10 +13,17 @@
 #   NRI_NVIDIA_RUN      the directory of the daemon's control socket (default /run/nri-nvidia)
 
 # docker turns --gpus into variables and a hook of this name if it finds such a program. Under this
-# runtime the hook is taken out of what is served; so where it runs, the container was not.
+# runtime the hook is taken out of what is served; so where it runs, the container was not. One that
+# has its GPUs by CDI, or that asks for none (`--gpus 0`), may start.
 case ${0##*/} in
 nvidia-container-runtime-hook)
-	printf '%s\n' "nri-nvidia: --gpus asks for GPUs, and this container's runtime is not nri-nvidia-runtime: add --runtime, or make it docker's default-runtime" >&2
+	bundle=$(sed -n 's/.*"bundle" *: *"\([^"]*\)".*/\1/p')
+	config=$bundle/config.json
+	if [ -r "$config" ] && { grep -q -F /nri-nvidia-hook -- "$config" ||
+		! grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' -- "$config" | grep -q -v -E '=(void)?"'; }; then
+		exit 0
+	fi
+	printf '%s\n' "nri-nvidia: --gpus asks for GPUs, and this container's runtime is not nri-nvidia-runtime: add --runtime nri-nvidia (nri-nvidia configure docker --apply makes it known), or make it docker's default-runtime" >&2
 	exit 1
 	;;
 esac

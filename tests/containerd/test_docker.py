@@ -124,6 +124,14 @@ async def test_gpus_without_the_runtime_is_refused(world):
             pass
 
 
+async def test_gpus_that_are_none(world):
+    """`--gpus 0` is a container without a GPU, by the runtime and without it."""
+    docker, _, _ = world
+    for options in (["--runtime", "nri-nvidia"], []):
+        async with docker.container(None, *options, "--gpus", "0") as container:
+            assert "nvidia" not in await container.probe("ls", "/dev")
+
+
 async def test_by_cdi(cdi):
     """`--device nvidia.com/gpu=…`, as by the runtime; an unknown one is docker's to refuse."""
     docker, _, _ = cdi
@@ -139,13 +147,13 @@ async def test_by_cdi(cdi):
 
 
 async def test_cdi_and_the_runtime_do_not_add_up(cdi):
-    """An image that asks for all, with one device by name: that one."""
+    """An image or `--gpus` that asks for all, with one device by name: that one."""
     docker, _, _ = cdi
-    env = {"NVIDIA_VISIBLE_DEVICES": "all"}
     options = ["--runtime", "nri-nvidia", "--device", "nvidia.com/gpu=5"]
-    async with docker.container(env, *options) as container:
-        listed = (await container.probe("ls", "/dev")).split()
-        assert {name for name in listed if name[6:].isdigit()} == {"nvidia5"}
+    for env, more in (({"NVIDIA_VISIBLE_DEVICES": "all"}, []), ({}, ["--gpus", "all"])):
+        async with docker.container(env, *options, *more) as container:
+            listed = (await container.probe("ls", "/dev")).split()
+            assert {name for name in listed if name[6:].isdigit()} == {"nvidia5"}
 
 
 @pytest.mark.parametrize("which", ENGINES)

@@ -473,6 +473,18 @@ def test_the_stand_in_for_gpus_is_taken_out(place, interpreter, patch):
     assert found.get("createContainer") == patch.get("hooks", {}).get("createContainer")
 
 
+def test_the_stand_in_for_gpus_is_taken_out_of_what_came_by_cdi(place, interpreter):
+    """`--gpus` beside a CDI device: that device is what the container has, and nobody is asked."""
+    ours = place / "bin/nvidia-container-runtime-hook"
+    ours.parent.mkdir()
+    ours.symlink_to("/opt/nri-nvidia/bin/nri-nvidia-runtime")
+    by_cdi = [{"path": "/run/nri-nvidia/hook/nri-nvidia-hook"}]
+    hooks = {"prestart": [{"path": str(ours)}], "createContainer": by_cdi}
+    put(place, json.dumps({**SPEC, "hooks": hooks}))
+    assert start(place, interpreter)[0] == 0
+    assert config(place)["hooks"] == {"prestart": [], "createContainer": by_cdi}
+
+
 @pytest.mark.parametrize(
     ("spec", "asked"),
     [

@@ -241,9 +241,32 @@ def test_where_there_is_no_directory_of_the_daemons_the_refusal_says_so(world):
 
 
 def test_as_the_hook_of_gpus_it_refuses(world):
-    """Where that hook runs, the container's runtime is another one and has given nothing."""
+    """Where that hook runs, the container's runtime is another one and has given nothing.
+
+    One that asks for none, as by `--gpus 0`, or that has them by CDI is not refused.
+    """
     link = world / "nvidia-container-runtime-hook"
     link.symlink_to(FRONT)
-    done = subprocess.run([link, "prestart"], check=False, capture_output=True, text=True)
-    assert done.returncode == 1
+    config, state = world / "bundle/config.json", json.dumps({"bundle": f"{world}/bundle"})
+    asking, by_cdi = ["NVIDIA_VISIBLE_DEVICES=all"], {"path": "/run/hook/nri-nvidia-hook"}
+    for env, hooks, status in (
+        (asking, [], 1),
+        (["NVIDIA_VISIBLE_DEVICES="], [], 0),
+        (["NVIDIA_VISIBLE_DEVICES=void"], [], 0),
+        ([], [], 0),
+        (asking, [by_cdi], 0),
+    ):
+        spec = {"process": {"env": env}, "hooks": {"createContainer": hooks}}
+        config.write_text(json.dumps(spec))
+        done = subprocess.run(
+            [link, "prestart"], check=False, capture_output=True, text=True, input=state
+        )
+        assert (done.returncode, "add --runtime nri-nvidia" in done.stderr) == (
+            status,
+            status == 1,
+        )
+    config.unlink()
+    done = subprocess.run(
+        [link, "prestart"], check=False, capture_output=True, text=True, input="{}"
+    )
     assert "this container's runtime is not nri-nvidia-runtime" in done.stderr
