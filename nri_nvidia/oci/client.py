@@ -9,13 +9,13 @@ for each import, so only modules in C are used.
 
 from __future__ import annotations
 
-import _json
 import _socket
 import posix
 import sys
 import time
 
 from nri_nvidia.oci.complaint import complain
+from nri_nvidia.oci.document import Refused, parse, text
 from nri_nvidia.render.patch import apply
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 LONGEST = 16 << 20  # bytes of a config.json and of an answer
-LONGEST_NUMBER = 1000  # digits; Python reads no more than 4300
 PATIENCE = 10.0  # seconds for the daemon's answer
 RESTART = 3.0  # seconds that a container which asks for a GPU waits for a daemon to come back
 PAUSE = 0.05
@@ -32,44 +31,13 @@ HOOK = "nri-nvidia-hook"
 STAND_IN, FRONT = "nvidia-container-runtime-hook", "nri-nvidia-runtime"
 SENT = ("annotations", "hooks", "mounts")
 SENT_OF = {"process": ("env", "capabilities"), "linux": ("cgroupsPath", "devices", "namespaces")}
+KNOWN = frozenset((*SENT, *SENT_OF, "env", "devices", "resources"))
 WHOLE = b"0 0 4294967295"  # the uid_map of the host's own users
 START = "start it: systemctl start nri-nvidia, or nri-nvidia run"
 
 
-class Refused(Exception):  # noqa: N818  an outcome, not a defect
-    """Raised when the container is not to be created; its text is for people."""
-
-
 class Absent(Exception):  # noqa: N818
     """Raised when no daemon answers."""
-
-
-class Number(str):
-    """A number as a file has it, to be written again as it was: Go reads more than a float is."""
-
-    __slots__ = ()
-
-
-def whole(shown: str) -> int | Number:
-    """Give a whole number; as it is where Python would write it otherwise, or not read it."""
-    return Number(shown) if shown == "-0" or len(shown) > LONGEST_NUMBER else int(shown)
-
-
-def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Give an object; raises Refused for a key that is there twice: Go makes one of both."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise Refused(f"an object in it has {twice[:80]!r} twice; remove one")
-    return found
-
-
-class Grammar:
-    """How the interpreter's JSON scanner is to read: as json.loads has it, but no NaN."""
-
-    strict, object_hook, parse_constant = True, None, None
-    object_pairs_hook, parse_float, parse_int = staticmethod(members), Number, staticmethod(whole)
 
 
 class Bundle:
@@ -156,34 +124,6 @@ class Bundle:
         posix.rename(name, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
 
 
-def parse(data: bytes, what: str) -> dict[str, Any]:
-    """Give the JSON object in a text; raises Refused for anything else."""
-    try:
-        shown = data.decode().strip(" \t\r\n")
-        value, end = _json.make_scanner(Grammar)(shown, 0)  # type: ignore[arg-type]
-        if isinstance(value, dict) and end == len(shown):
-            return value
-    except Refused as refused:
-        raise Refused(f"{what}: {refused}") from None
-    except (ValueError, TypeError, RecursionError, StopIteration, SystemError):
-        pass  # the last: what the scanner makes of a text that ends too early
-    raise Refused(f"{what} is not a whole JSON object")
-
-
-def quote(shown: str) -> str:
-    """Give a text as JSON."""
-    return str(shown) if type(shown) is Number else _json.encode_basestring_ascii(shown)
-
-
-def text(value: dict[str, Any]) -> bytes:
-    """Give an object as JSON; raises Refused where it is too deep."""
-    encode = _json.make_encoder(None, None, quote, None, ":", ",", False, False, False)  # type: ignore[arg-type]
-    try:
-        return "".join(encode(value, 0)).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Refused(f"config.json cannot be written again: {error}") from None
-
-
 def message(
     spec: dict[str, Any], identifier: str, arguments: list[str], process: int = 0
 ) -> dict[str, Any]:
@@ -230,6 +170,14 @@ def ask(run: str, question: dict[str, Any]) -> dict[str, Any]:
     if not answer:
         raise Refused("nri-nvidia ended while it was asked; try again")
     return parse(answer, "the answer of nri-nvidia")
+
+
+def another_case(part: Any) -> str:
+    """Give a key that is one of ours in another case: Go takes it for that, and crun does not."""
+    for key in part if isinstance(part, dict) else ():
+        if key.casefold() in KNOWN and key not in KNOWN:
+            return str(key)
+    return ""
 
 
 def served(spec: dict[str, Any]) -> bool:
@@ -345,6 +293,10 @@ def prepare(run: str, path: str, identifier: str, arguments: list[str], process:
 def change(bundle: Bundle, run: str, identifier: str, arguments: list[str], process: int) -> None:
     """Do that with an open one."""
     spec = bundle.read()
+    for part in (spec, *(spec.get(name) for name in SENT_OF)):
+        another = another_case(part)
+        if another:
+            raise Refused(f"{bundle.path} has {another!r}, which runtimes take differently")
     if served(spec):
         if without_stand_in(spec):  # docker's --gpus beside a CDI device
             bundle.write(spec)
@@ -362,7 +314,7 @@ def change(bundle: Bundle, run: str, identifier: str, arguments: list[str], proc
         try:
             apply(spec, patch)
         except (AttributeError, KeyError, TypeError) as error:
-            raise Refused(f"{bundle.path} is no config.json: {error!r}") from None
+            raise Refused(f"{bundle.path} is no config.json: {error}") from None
     if patch or changed:
         bundle.write(spec)
 

@@ -24,7 +24,10 @@ HOOK_PARTS = tuple(
     f"oci/{name}.py"
     for name in ("view", "procfs", "files", "cache", "folders", "steps", "compat", "hook")
 )
-CLIENT_PARTS = ("render/patch.py", "oci/complaint.py", "oci/client.py")
+CLIENT_PARTS = (
+    "render/patch.py",
+    *(f"oci/{name}.py" for name in ("complaint", "document", "client")),
+)
 WARM_PARTS = tuple(f"oci/{name}.py" for name in ("slots", "caller", "looks", "unread", "warm"))
 WARM, FRONT, ASK = "nri-nvidia-warm", "nri-nvidia-hook.sh", "ask"
 # Beside a setting's own texts: a letter, digit or sign that a request needs, written as an escape.

@@ -22,19 +22,19 @@ def apply(spec: dict[str, Any], patch: dict[str, Any]) -> None:
     """
     if patch.get("env"):
         process = _table(spec, "process")
-        process["env"] = _env(_list(process.get("env")), dict(patch["env"]))
+        process["env"] = _env(_list(process, "env"), dict(patch["env"]))
     if patch.get("devices"):
         linux = _table(spec, "linux")
-        linux["devices"] = _joined(linux.get("devices"), patch["devices"], "path")
+        linux["devices"] = _joined(_list(linux, "devices"), patch["devices"], "path")
     if patch.get("rules"):
         resources = _table(_table(spec, "linux"), "resources")
-        old = _list(resources.get("devices"))
+        old = _list(resources, "devices")
         resources["devices"] = old + [rule for rule in patch["rules"] if rule not in old]
     if patch.get("mounts"):
-        spec["mounts"] = _joined(spec.get("mounts"), patch["mounts"], "destination")
+        spec["mounts"] = _joined(_list(spec, "mounts"), patch["mounts"], "destination")
     for stage, added in patch.get("hooks", {}).items():
         hooks = _table(spec, "hooks")
-        hooks[stage] = _list(hooks.get(stage)) + added
+        hooks[stage] = _list(hooks, stage) + added
 
 
 def _table(outer: dict[str, Any], key: str) -> dict[str, Any]:
@@ -42,19 +42,25 @@ def _table(outer: dict[str, Any], key: str) -> dict[str, Any]:
     inner: dict[str, Any] | None = outer.get(key)
     if inner is None:
         inner = outer[key] = {}
+    if not isinstance(inner, dict):
+        raise TypeError(f"{key} is no object")
     return inner
 
 
-def _list(found: list[Any] | None) -> list[Any]:
-    """Give a list where there is one, or none; 0 and "" are no list, and raise TypeError."""
+def _list(outer: dict[str, Any], key: str) -> list[Any]:
+    """Give a list of a table, empty where it is missing or null; 0 and "" are no list."""
+    found = outer.get(key)
     if found is None or isinstance(found, list):
         return found or []
-    raise TypeError("a list belongs there")
+    raise TypeError(f"{key} is no list")
 
 
-def _joined(old: list[Any] | None, new: list[Any], key: str) -> list[Any]:
+def _joined(old: list[Any], new: list[Any], key: str) -> list[Any]:
     taken = {entry[key] for entry in new}
-    return [entry for entry in _list(old) if entry.get(key) not in taken] + new
+    for entry in old:
+        if not isinstance(entry, dict):
+            raise TypeError(f"an entry of a list is no object: {entry!r:.80}")
+    return [entry for entry in old if entry.get(key) not in taken] + new
 
 
 def _env(entries: list[str], changes: dict[str, str]) -> list[str]:

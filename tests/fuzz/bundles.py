@@ -9,7 +9,7 @@ from unittest import mock
 
 from nri_nvidia import errors, pipeline
 from nri_nvidia.daemon import runtimedoor
-from nri_nvidia.oci import client
+from nri_nvidia.oci import client, document
 from nri_nvidia.render import oci
 from tests import inventories
 
@@ -68,7 +68,7 @@ def prepared(data):
         try:
             client.prepare(place, str(path), "id", ["create", "id"])
             refused = False
-        except client.Refused:
+        except document.Refused:
             refused = True
         assert os.listdir(place) == ["config.json"]
         after = path.read_bytes()

@@ -19,7 +19,7 @@ from nri_nvidia import errors
 from nri_nvidia._api.control import v1
 from nri_nvidia.daemon import control, records
 from nri_nvidia.edits import model as edits_model
-from nri_nvidia.oci import bundle, client
+from nri_nvidia.oci import bundle, client, document
 from nri_nvidia.render import oci, patch
 
 from . import targets
@@ -138,15 +138,15 @@ def wrapped(spec):
     served = client.served(spec)
     client.without_stand_in(spec)
     assert isinstance(client.asks(spec, SCRATCH.name), str)
-    with contextlib.suppress(client.Refused):
+    with contextlib.suppress(document.Refused):
         question = client.message(spec, "c", ["run"])
-        assert client.parse(client.text(question), "it")["id"] == "c"
+        assert document.parse(document.text(question), "it")["id"] == "c"
     if told is None and not served:
         targets.decided(bundle.container(spec))
         changed = copy.deepcopy(spec)
         patch.apply(changed, PATCH)
-        with contextlib.suppress(client.Refused):
-            client.text(changed)
+        with contextlib.suppress(document.Refused):
+            document.text(changed)
 
 
 def read_as_bytes(data):
@@ -157,7 +157,7 @@ def read_as_bytes(data):
     assert told is None or str(path) in str(told)
     opened = client.Bundle(str(path))
     try:
-        with contextlib.suppress(client.Refused):
+        with contextlib.suppress(document.Refused):
             read.append(opened.read())
     finally:
         opened.close()

@@ -226,16 +226,25 @@ def test_without_a_log_standard_error_has_the_form(place, interpreter):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (json.dumps(SPEC)[:-7], "is not a whole JSON object"),
-        (json.dumps(SPEC)[:40], "is not a whole JSON object"),
-        ("", "is not a whole JSON object"),
+        (json.dumps(SPEC)[:-7], "is not a whole JSON object: it ends too early"),
+        (json.dumps(SPEC)[:40], "is not a whole JSON object: it ends too early"),
+        ("", "is not a whole JSON object: no value behind 0 characters"),
         ("[1]", "is not a whole JSON object"),
-        ('{"a":NaN}', "is not a whole JSON object"),
-        ('{"a":' * 100000, "is not a whole JSON object"),
-        ('\ufeff{"a":1}', "is not a whole JSON object"),
+        ('{"a":NaN}', "is not a whole JSON object: NaN and Infinity are no numbers"),
+        ('{"a":' * 100000 + "1" + "}" * 100000, "whole JSON object: it is nested too deep"),
+        ('\ufeff{"a":1}', "is not a whole JSON object: it begins with a byte order mark"),
         ('{"a":01}', "is not a whole JSON object"),
         ('{"a":1,}', "is not a whole JSON object"),
-        ('{"a":1}\x0c', "is not a whole JSON object"),
+        ('{"a":1}\x0c', "is not a whole JSON object: it ends too early"),
+        ('{"a":1}{"a":1}', "is not a whole JSON object: behind 7 characters there is more"),
+        ('{"a":?}', "is not a whole JSON object: no value behind 5 characters"),
+        ('{"Process":{"env":[]}}', "has 'Process', which runtimes take differently"),
+        ('{"linux":{"DEVICES":[]}}', "has 'DEVICES', which runtimes take differently"),
+        ('{"\\u017fpec":1,"hook\\u017f":{}}', "which runtimes take differently"),
+        ('{"linux":[]}', "is no config.json: linux is no object"),
+        ('{"linux":{"resources":"x"}}', "is no config.json: resources is no object"),
+        ('{"linux":{"resources":{"devices":{}}}}', "is no config.json: devices is no list"),
+        ('{"mounts":[1]}', "is no config.json: an entry of a list is no object: 1"),
         ('{"a":[{"b":1,"c":2,"b":1}]}', "an object in it has 'b' twice; remove one"),
         ('{"process":{},"process":{"env":[]}}', "has 'process' twice"),
         ('{"mounts":{"a":1}}', "is no config.json"),
@@ -260,7 +269,7 @@ def test_what_is_not_utf8_is_refused(place, interpreter):
     with answering(place, {"patch": PATCH}):
         code, said, started = start(place, interpreter)
     assert (code, started) == (1, None)
-    assert "is not a whole JSON object" in said
+    assert "is not a whole JSON object: byte 22 is not UTF-8" in said
 
 
 NUMBERS = (
