@@ -115,12 +115,14 @@ def _works(text: str, inventory: host.Inventory) -> str:
     """Say how to write what is written otherwise elsewhere; empty where nothing like it is there.
 
     Tools name GPUs by spans of indices, as lspci does by bus ids without their domain, and by the
-    digits of UUIDs alone.
+    digits of UUIDs alone; files of variables are written as if a shell read them.
     """
     if match := _SPAN.fullmatch(text):
         first, last = int(match[1]), int(match[2])
         meant = [str(gpu.index) for gpu in inventory.usable if first <= gpu.index <= last]
         return f"a span is not read; write {','.join(meant) or 'each index, as 0,1'}"
+    if plain := text.strip("\"'") if text.strip("\"'") != text else "":
+        return f"quotation marks are read as a part of it; write {plain}"
     if _PLACE.fullmatch(text):
         wanted = text.lower().rjust(len("00:00.0"), "0")
         found = [gpu.bus_id for gpu in inventory.gpus if gpu.bus_id.endswith(f":{wanted}")]

@@ -16,6 +16,8 @@ from nri_nvidia.host import cache
 from nri_nvidia.oci import cdifiles, install
 from nri_nvidia.render import cdispec
 
+_WRITES = "nri-nvidia cdi generate --output /etc/cdi writes one"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
@@ -133,17 +135,17 @@ def _list(options: argparse.Namespace) -> int:
     directories = options.spec_dir or cdifiles.DIRECTORIES
     files = cdifiles.found(directories)
     if not files:
-        _say(f"there is no specification in {', '.join(directories)}")
+        _say(f"there is no specification in {', '.join(directories)} ({_WRITES})")
     if options.json:
         output.print_json({"files": [_shown(file) for file in files]})
         return 0
-    names = [name for file in files for name in file.names]
+    names = dict.fromkeys(name for file in files for name in file.names)
     if names:
         output.print_lines(names)
     for file in files:
-        if file.fault:
-            kind = f" ({file.kind})" if file.kind else ""
-            _say(f"{file.path}{kind}: {file.fault}")
+        kind = f" ({file.kind})" if file.kind else ""
+        for fault in [*([file.fault] if file.fault else []), *_rivalry(file, files)]:
+            _say(f"{file.path}{kind}: {fault}")
     return 0
 
 
@@ -154,7 +156,7 @@ def _validate(options: argparse.Namespace) -> int:
     if not files:
         raise errors.HostError(
             f"there is no specification in {', '.join(directories)}",
-            hint="nri-nvidia cdi generate --output /etc/cdi writes one",
+            hint=_WRITES,
         )
     results = {file.path: (file, _faults(file, there)) for file in files}
     if options.json:
@@ -164,13 +166,22 @@ def _validate(options: argparse.Namespace) -> int:
         for path, (file, faults) in results.items():
             fine = f"good, {len(file.names)} devices"
             output.print_lines(f"{path}: {fault}" for fault in faults or [fine])
+        for path, (file, _) in results.items():
+            stale = file.document and any(cdifiles.missing(file.document))
+            if kind := cdifiles.class_of(path) if stale else "":
+                directory = os.path.dirname(path) or "."  # noqa: PTH120 - a text
+                _say(f"nri-nvidia cdi generate --kind {kind} --output {directory} writes it again")
     return 1 if any(faults for _, faults in results.values()) else 0
 
 
 def _faults(file: cdifiles.File, others: tuple[cdifiles.File, ...]) -> list[str]:
     faults = [file.fault] if file.fault else []
     faults += cdifiles.missing(file.document) if file.document else []
-    return faults + [
+    return faults + _rivalry(file, others)
+
+
+def _rivalry(file: cdifiles.File, others: tuple[cdifiles.File, ...]) -> list[str]:
+    return [
         f"{rival} defines the same kind; engines take neither of two such devices"
         for rival in cdifiles.rivals(file, others)
     ]

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nri_nvidia import errors
 from nri_nvidia.check import containerd as known
@@ -29,6 +29,7 @@ _VERSIONS = {"containerd": r"\sv?(\d+\.\d+\S*)", "crio": r"version:?\s+v?(\d+\.\
 _PROGRAMS = {name: "dockerd" if name == "docker" else name for name in ENGINES}
 _BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 _PASSED = ("unit", "require", "default", "cdi", "builds", "transparent")
+_DROP_IN = re.compile(r"/etc/systemd/system/([^/]+)\.service\.d/")
 _LIMIT = 5
 _LONGEST = 20_000
 
@@ -91,7 +92,8 @@ def main(options: argparse.Namespace) -> int:
         with disk.working():
             changes = disk.undoing(options.engine)
             disk.undo(options.engine)
-        _tell(options, changes, ["put back; restart the engine for it to count"], done=True)
+        then = _when_undone(options.engine, [each.path for each in changes], own=own)
+        _tell(options, changes, [f"put back; {_counts(then)}"], done=True, then=then)
         return 0
     chosen = _options(options, disk)
     proposal, notes = _proposal(options, disk, chosen)
@@ -107,11 +109,27 @@ def main(options: argparse.Namespace) -> int:
     elif not options.apply:
         notes.append("nothing is changed yet: repeat it with --apply")
     else:
-        then = " && ".join(proposal.then)
-        counts = f"for it to count: {then}" if then else "it counts from the next container on"
-        notes.append(f"done; {counts}")
+        notes.append(f"done; {_counts(proposal.then)}")
     _tell(options, needed, notes, done=bool(needed and options.apply), then=proposal.then)
     return 0
+
+
+def _counts(then: Sequence[str]) -> str:
+    if not then:
+        return "it counts from the next container on"
+    return f"for it to count: {' && '.join(then)}"
+
+
+def _when_undone(engine: str, paths: Iterable[str], *, own: bool) -> tuple[str, ...]:
+    """Give what has an engine go by its former files: docker drops no runtime at a reload."""
+    if engine == "podman":
+        return ()
+    units = [match[1] for path in paths if (match := _DROP_IN.match(path))]
+    first = ("systemctl daemon-reload",) if units else ()
+    unit = units[0] if units else {"docker": "docker", "crio": "crio"}.get(engine)
+    if unit is None:
+        return ("systemctl restart containerd   # or what brings it, as k3s",)
+    return (*first, f"systemctl {'--user ' if own else ''}restart {unit}")
 
 
 def _proposal(

@@ -115,8 +115,9 @@ def _unclear(query: str, candidates: list[dict[str, Any]], known: list[str]) -> 
         last += ", and more" if len(known) > len(near) else ""
         return errors.RequestError(
             f"{query or repr(query)}: no decision over such a container is known{last}",
-            hint="a container that asks for nothing leaves none; nri-nvidia status lists the "
-            "last decisions, nri-nvidia plan tries a request out",
+            hint="a container that asks for nothing leaves none, and docker's and podman's are "
+            "known by their ids alone (docker inspect -f {{.Id}} NAME); nri-nvidia status lists "
+            "the last decisions, nri-nvidia plan tries a request out",
             code="no-such-container",
         )
     # So much of each id that it is told from the others.

@@ -224,7 +224,9 @@ class Volumes:
         if problem:
             raise errors.HostError(
                 f"{self._top}: {problem}",
-                hint="remove it, or name another one: inject.volume_dir",
+                # Root's is not for a user to remove: containers have it mounted.
+                hint=f"{'remove it' if os.geteuid() == 0 else 'run this as root'}, or name "
+                "another one: inject.volume_dir",
                 code="volume-not-built",
             )
 

@@ -77,12 +77,26 @@ def test_written_listed_and_validated(capsys, live, monkeypatch):
     # Another generator's beside it, and a driver that has gone.
     (directory / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
     (live / "host/dev/nvidia1").unlink()
-    code, out, _ = run(
+    code, out, err = run(
         capsys, "validate", directory / "nri-nvidia-gpu.json", "--spec-dir", directory
     )
     assert code == 1
     assert "nvidia.yaml defines the same kind" in out
     assert "/dev/nvidia1 is not on this host" in out
+    assert f"cdi generate --kind gpu --output {directory} writes it again" in err
+    # What engines take neither of is not listed in silence.
+    assert "nvidia.yaml defines the same kind" in run(capsys, "list", "--spec-dir", directory)[2]
+
+
+def test_what_is_in_two_directories_is_listed_once(capsys, tmp_path):
+    """Engines find it once: the later directory's counts."""
+    for name in ("a", "b"):
+        words = ["generate", "--host", HOSTS / "ubuntu-1xl4", "--output", tmp_path / name]
+        assert run(capsys, *words)[0] == 0
+    both = ["--spec-dir", tmp_path / "a", "--spec-dir", tmp_path / "b"]
+    code, out, err = run(capsys, "list", *both)
+    assert (code, err) == (0, "")
+    assert sorted(out.split()) == sorted({*out.split()})
 
 
 @pytest.mark.parametrize("name", ["package.json", "README.md"])
@@ -135,4 +149,5 @@ def test_nothing_there_is_said(capsys, tmp_path):
     assert (code, "cdi generate --output /etc/cdi" in err) == (1, True)
     code, out, err = run(capsys, "list", "--spec-dir", tmp_path)
     assert (code, out) == (0, "")
-    assert err == f"nri-nvidia: there is no specification in {tmp_path}\n"
+    assert err.startswith(f"nri-nvidia: there is no specification in {tmp_path} (")
+    assert "cdi generate --output /etc/cdi" in err

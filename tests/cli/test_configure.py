@@ -40,9 +40,26 @@ def test_shown_applied_and_undone(capsys, node):
     assert "systemctl reload docker" in err
     assert json.loads(file.read_text())["runtimes"]["nri-nvidia"]["path"] == "/opt/r"
     assert run(capsys, node, "docker", "--apply")[:2] == (0, "")
-    code, out, _ = run(capsys, node, "docker", "--undo")
+    code, out, err = run(capsys, node, "docker", "--undo")
     assert (code, file.read_text()) == (0, DAEMON)
     assert '+\t"debug": true\n' in out
+    assert "systemctl restart docker" in err  # a reload keeps a runtime that is gone
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["docker", "--builds"], "systemctl daemon-reload && systemctl restart docker"),
+        (["nerdctl"], "systemctl daemon-reload && systemctl restart containerd"),
+        (["crio"], "systemctl restart crio"),
+        (["podman"], "it counts from the next container on"),
+    ],
+)
+def test_an_undo_says_what_makes_it_count(capsys, node, words, told):
+    """As what it undoes did: podman has nothing to restart, a unit's drop-in has systemd."""
+    assert run(capsys, node, *words, "--apply")[0] == 0
+    code, _, err = run(capsys, node, words[0], "--undo")
+    assert (code, err.splitlines()[-1].endswith(told)) == (0, True), err
 
 
 def test_what_cannot_be_read_is_refused_and_left(capsys, node):
@@ -183,7 +200,8 @@ def test_a_user_has_files_and_a_record_of_its_own(capsys, tmp_path, monkeypatch)
     assert run(capsys, "/", "docker", "--apply")[0] == 0
     found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert found == ["config/docker/daemon.json", "state/nri-nvidia/configured/docker.json"]
-    assert run(capsys, "/", "docker", "--undo")[0] == 0
+    code, _, err = run(capsys, "/", "docker", "--undo")
+    assert (code, "systemctl --user restart docker" in err) == (0, True)
 
 
 def test_a_relative_path(capsys, tmp_path, monkeypatch):

@@ -92,6 +92,8 @@ def test_directory_that_is_no_recorded_host(capsys, tmp_path, verb):
     ("written", "works"),
     [
         ("0-3", "0,1,2,3"),
+        ('"0"', "0"),
+        ("'0,1'", "0"),
         ("6-9", "6,7"),
         ("8-9", "each index, as 0,1"),
         ("0f:00.0", "0000:0f:00.0"),

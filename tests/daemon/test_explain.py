@@ -260,6 +260,7 @@ def test_name_that_is_not_known_is_answered_with_those_that_are(together):
         assert first.startswith("nri-nvidia: team/pod/c1x: no decision over such a container")
         assert "; known are team/pod/c1, team/pod/c2" in first
         assert "nri-nvidia status lists" in hint
+        assert "docker inspect -f {{.Id}} NAME" in hint
         done = await asyncio.to_thread(pair.daemon.ask, "explain", "")
         assert done.stderr.startswith("nri-nvidia: '': no decision")
         done = await asyncio.to_thread(pair.daemon.ask, "explain", "container0")

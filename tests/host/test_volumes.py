@@ -115,6 +115,18 @@ def test_file_system_that_cannot_hold_it(driver, mounted, options, said):
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("user", "owner", "hint"), [(0, 1000, "remove it"), (1000, 0, "run this as root")]
+)
+def test_a_user_is_not_told_to_remove_what_is_roots(tmp_path, monkeypatch, user, owner, hint):
+    """Containers have it mounted; root is to remove what others may have put there."""
+    os.chown(tmp_path, owner, owner)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    with pytest.raises(errors.HostError) as caught:
+        volumes.Volumes(str(tmp_path)).build("550-a", [], [])
+    assert caught.value.hint.startswith(hint)
+
+
 def test_missing_source_leaves_nothing(driver, tmp_path):
     """A driver that vanishes in between: an error, and no half directory."""
     gone = [*files(driver), ("lib64/gone.so", str(driver / "gone"))]
