@@ -241,8 +241,12 @@ def _not_to_last(
 
 
 def _home(kind: str, usual: str) -> str:
-    """Give a user's directory by the XDG Base Directory Specification; of its state, ours."""
-    place = os.environ.get(f"XDG_{kind}_HOME") or str(pathlib.Path.home() / usual)
+    """Give a user's directory by the XDG Base Directory Specification; of its state, ours.
+
+    A path that is not absolute counts for none there.
+    """
+    named = os.environ.get(f"XDG_{kind}_HOME", "")
+    place = named if named.startswith("/") else str(pathlib.Path.home() / usual)
     return f"{place}/nri-nvidia/configured" if kind == "STATE" else place
 
 

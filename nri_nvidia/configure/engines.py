@@ -154,6 +154,11 @@ def crio(tree: model.Tree, options: model.Options) -> model.Proposal:
     name (`UpdateFromPath`); the last one wins.
     """
     directory = (options.config or CRIO).rstrip("/")
+    if not tree.is_directory(directory) and tree.text(directory) is not None:
+        raise errors.ConfigError(
+            f"--config {directory}: is a file; what is wanted is CRI-O's directory of drop-ins",
+            hint=f"--config {directory}.d",
+        )
     own = f"{directory}/{model.DROP_IN}.conf"
     main = directory.removesuffix(".d")
     values: dict[str, tuple[Any, str]] = {"enable_nri": (options.at_least(1, 30) is True, "")}

@@ -12,6 +12,7 @@ import re
 import shlex
 
 from nri_nvidia import errors
+from nri_nvidia.check import containerd as known
 from nri_nvidia.configure import model
 
 DIRECTORY = "/usr/local/lib/nri-nvidia/transparent"
@@ -63,56 +64,80 @@ def option(tree: model.Tree, unit: str, *names: str) -> tuple[str, str]:
     """
     found: list[tuple[str, str]] = []
     for place in _places(tree, unit):
-        text = (tree.text(place) or "").replace("\\\n", " ")
-        for line in text.splitlines():
+        for line in _lines(tree, place):
             command = _COMMAND.match(line)
             if command is not None:
                 # An empty one takes back those before it (systemd.service(5)).
                 found = [*found, (place, command[1])] if command[1] else []
-            variables = _FILE.match(line)
-            if variables is not None:
-                values = (tree.text(variables[1]) or "").splitlines()
-                found += [
-                    (variables[1], each) for each in values if not each.lstrip().startswith("#")
-                ]
+            for file in _variables(tree, line):
+                values = (tree.text(file) or "").splitlines()
+                said = [each for each in values if not each.lstrip().startswith("#")]
+                found += [(file, each) for each in said]
     pattern = re.compile(rf"(?:^|[\s\"'=])--?(?:{'|'.join(names)})[=\s]\s*[\"']?([^\s\"'$]+)")
     hits = [(hit[1], place) for place, text in found if (hit := pattern.search(text))]
     return hits[-1] if hits else ("", "")
 
 
 def _places(tree: model.Tree, unit: str) -> list[str]:
-    """Give the files of a unit that are there, in the order in which systemd reads them."""
+    """Give the files of a unit that are there, in the order in which systemd reads them.
+
+    Drop-ins of all services count as well; of two by one name that of the unit itself is read.
+    """
     fragment = _fragment(tree, unit)
     named = {
-        name: f"{directory}/{unit}.d/{name}"
+        name: f"{directory}/{part}.d/{name}"
+        for part in ("service", unit)
         for directory in reversed(_UNITS)
-        for name in tree.names(f"{directory}/{unit}.d")
+        for name in tree.names(f"{directory}/{part}.d")
         if name.endswith(".conf")
     }
     return [*([fragment] if fragment else []), *(named[name] for name in sorted(named))]
+
+
+def _lines(tree: model.Tree, place: str) -> list[str]:
+    """Give a unit's lines; what ends in a backslash goes on in the next (systemd.syntax(7))."""
+    return re.sub(r"\\\r?\n", " ", tree.text(place) or "").splitlines()
 
 
 def _path(tree: model.Tree, unit: str, own: str) -> str:
     """Give the PATH that the unit sets by itself, else systemd's usual one."""
     path = _PATH
     for place in _places(tree, unit):
-        for line in (tree.text(place) or "").splitlines() if place != own else ():
+        for line in _lines(tree, place) if place != own else ():
             _refuse_file(tree, unit, line)
             found = _ENVIRONMENT.match(line)
-            if found:
-                path = _assigned(found[1]) or path
+            if found is None:
+                continue
+            assigned = _assigned(found[1])
+            if assigned and posixpath.basename(place) > posixpath.basename(own):
+                # Of a unit's own file the name does not matter.
+                _refuse_later(place, own)
+            path = assigned or (path if found[1].strip() else _PATH)
     return path
+
+
+def _refuse_later(place: str, own: str) -> None:
+    if place.endswith(".conf"):
+        raise errors.ConfigError(
+            f"{place}: sets PATH, and is read after {own}",
+            hint="give it a name that comes before that one, and repeat",
+        )
+
+
+def _variables(tree: model.Tree, line: str) -> list[str]:
+    """Give the files of variables that a line of a unit names; it may name them by a pattern."""
+    found = _FILE.match(line)
+    return known.matching(found[1], tree.names) if found else []
 
 
 def _refuse_file(tree: model.Tree, unit: str, line: str) -> None:
     """Refuse a unit whose EnvironmentFile sets PATH: systemd lets that win over Environment."""
-    found = _FILE.match(line)
-    text = tree.text(found[1]) if found else None
-    if found and text and re.search(r"^\s*PATH\s*=", text, re.MULTILINE):
-        raise errors.ConfigError(
-            f"{unit}: PATH is set in {found[1]}, which wins over a drop-in",
-            hint="move that line to Environment= in the unit, and repeat",
-        )
+    for file in _variables(tree, line):
+        if re.search(r"^\s*PATH\s*=", tree.text(file) or "", re.MULTILINE):
+            raise errors.ConfigError(
+                f"{unit}: PATH is set in {file}, which wins over a drop-in",
+                hint="move that line to Environment= in the unit, and repeat",
+            )
 
 
 def _assigned(words: str) -> str:

@@ -204,6 +204,20 @@ def test_a_user_has_files_and_a_record_of_its_own(capsys, tmp_path, monkeypatch)
     assert (code, "systemctl --user restart docker" in err) == (0, True)
 
 
+def test_a_users_directory_that_is_not_absolute(capsys, tmp_path, monkeypatch):
+    """Is as good as none, by the specification: no directory of that name is made below /."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "tmp/relative")
+    monkeypatch.setenv("XDG_STATE_HOME", "tmp/relative")
+    assert run(capsys, "/", "docker", "--apply")[0] == 0
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert found == [
+        ".config/docker/daemon.json", ".local/state/nri-nvidia/configured/docker.json",
+    ]  # fmt: skip
+    assert run(capsys, "/", "docker", "--undo")[0] == 0
+
+
 def test_a_relative_path(capsys, tmp_path, monkeypatch):
     """Is one of the working directory, and none below another root."""
     monkeypatch.chdir(tmp_path)

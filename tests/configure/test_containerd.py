@@ -218,6 +218,46 @@ class TestRancher:
         with pytest.raises(errors.ConfigError, match=r"f:\d:"):
             template.enable("f", text)
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "plugins.'io.containerd.nri.v1.nri'.disable = true\n",
+            "[plugins]\n'io.containerd.nri.v1.nri' = {disable = true}\n",
+            "{{ a }}\n[plugins]\n'io.containerd.nri.v1.nri'.disable = true\n",
+            "disabled_plugins = [\n  'io.containerd.nri.v1.nri',\n]\n",
+            'x = """' + OFF + '"""\n',
+            "a = {{ b }}\na = 1\nplugins.'io.containerd.nri.v1.nri'.disable = true\n",
+        ],
+    )
+    def test_a_template_of_another_form_is_refused(self, text):
+        """A table besides would be one that containerd does not start with."""
+        with pytest.raises(
+            errors.ConfigError, match=r"cannot be changed safely|among disabled_pl"
+        ):
+            template.enable("f", template.BASE + text)
+
+    @pytest.mark.parametrize(
+        ("text", "after"),
+        [
+            (OFF.replace("[plugins", '["plugins"'), None),
+            (OFF.replace("disable", '"disable"'), None),
+            (OFF + "  disable_connections = true\n", None),
+            (OFF.replace("\n", "\r\n"), None),
+            ("{{ x }}\r\n",
+             '{{ x }}\r\n\r\n[plugins."io.containerd.nri.v1.nri"]\r\n  disable = false\r\n'),
+            ('[plugins."io.containerd.nri.v1.nri"]\r\n',
+             '[plugins."io.containerd.nri.v1.nri"]\r\n  disable = false\r\n'),
+            ("{{ if a }}\nb = 1\n{{ else }}\nb = 2\n{{ end }}\n" + OFF, None),
+            ("# disabled_plugins = ['io.containerd.nri.v1.nri']\n" + OFF, None),
+            ('{{- /* of two\nlines */ -}}\nc = "{{ .C }}"\nd = {{ .D }}\n' + OFF, None),
+        ],
+    )  # fmt: skip
+    def test_forms_of_a_template(self, text, after):
+        """Only what switches it off is changed, and line ends are the file's."""
+        wanted = after or text.replace("true", "false")
+        assert template.enable("f", text) == wanted
+        assert template.enable("f", wanted) == wanted
+
     def test_transparent_is_refused(self):
         """k3s puts its own runc first on its containerd's PATH."""
         with pytest.raises(errors.ConfigError, match="k3s starts its containerd itself"):
@@ -246,11 +286,48 @@ class TestTransparent:
         """The last drop-in by name wins, as with systemd."""
         tree = Paper({
             self.UNIT: "[Service]\nEnvironment=PATH=/a:/b X=1\n",
-            "/etc/systemd/system/containerd.service.d/90-own.conf": '[Service]\nEnvironment="A=b c" "PATH=/c:/d"\n',
+            "/etc/systemd/system/containerd.service.d/40-own.conf": '[Service]\nEnvironment="A=b c" "PATH=/c:/d"\n',
             "/usr/lib/systemd/system/containerd.service.d/10-x.conf": "[Service]\nEnvironment=PATH=/e\n",
         })  # fmt: skip
         after = settled(containerd.propose, tree, options(release="2.1.9", transparent=True))
         assert f"PATH={transparent.DIRECTORY}/containerd:/c:/d" in after.files[self.DROP_IN]
+
+    @pytest.mark.parametrize(
+        ("unit", "path"),
+        [
+            ("Environment=A=1 \\\n  PATH=/a:/b\n", "/a:/b"),
+            ("Environment=PATH=/a\nEnvironment=\n", "/usr/local/sbin:"),
+            ("Environment=PATH=/a\nEnvironment=\nEnvironment=PATH=/b B=1\n", '/b"'),
+            ("#Environment=PATH=/a\n; Environment=PATH=/b\n", "/usr/local/sbin:"),
+        ],
+    )
+    def test_forms_of_a_units_path(self, unit, path):
+        """As systemd reads them: lines that go on, an empty one that takes all back, comments."""
+        tree = Paper({self.UNIT: f"[Service]\n{unit}"})
+        after = settled(transparent.propose, tree, options())
+        assert f"PATH={transparent.DIRECTORY}/containerd:{path}" in after.files[self.DROP_IN]
+
+    def test_a_drop_in_of_all_services(self):
+        """It counts for this one too; that of the unit itself by the same name is in its place."""
+        every = "/etc/systemd/system/service.d/10-all.conf"
+        tree = Paper({self.UNIT: "[Service]\n", every: "[Service]\nEnvironment=PATH=/every\n"})
+        after = settled(transparent.propose, tree, options())
+        assert "containerd:/every" in after.files[self.DROP_IN]
+        own = "/lib/systemd/system/containerd.service.d/10-all.conf"
+        tree = Paper({**tree.files, own: "[Service]\nEnvironment=PATH=/own\n"})
+        after = settled(transparent.propose, tree, options())
+        assert "containerd:/own" in after.files[self.DROP_IN]
+
+    def test_a_later_drop_in_that_sets_path(self):
+        """It would win over ours: it is told, also once ours is there."""
+        late = "/etc/systemd/system/containerd.service.d/90-own.conf"
+        tree = Paper({self.UNIT: "[Service]\n", late: "[Service]\nEnvironment=PATH=/c\n"})
+        with pytest.raises(
+            errors.ConfigError, match=r"90-own\.conf: sets PATH, and is read after"
+        ):
+            transparent.propose(tree, options())
+        tree = Paper({self.UNIT: "[Service]\n", late: "[Service]\nEnvironment=A=/c\n"})
+        settled(transparent.propose, tree, options())
 
     def test_a_file_of_variables_that_wins_is_told(self):
         """systemd lets EnvironmentFile win over Environment, in drop-ins too."""
@@ -258,6 +335,9 @@ class TestTransparent:
         tree = Paper({self.UNIT: unit, "/etc/default/containerd": "PATH=/a:/b\n"})
         with pytest.raises(errors.ConfigError, match="PATH is set in /etc/default/containerd"):
             transparent.propose(tree, options())
+        glob = unit.replace("default/containerd", "default/cont*")
+        with pytest.raises(errors.ConfigError, match="PATH is set in /etc/default/containerd"):
+            transparent.propose(Paper({**tree.files, self.UNIT: glob}), options())
         tree = Paper({self.UNIT: unit, "/etc/default/containerd": "XPATH=/a\n"})
         settled(transparent.propose, tree, options())
 

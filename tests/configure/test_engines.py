@@ -181,6 +181,13 @@ def test_crio_with_a_later_file_that_switches_it_off():
         engines.crio(Paper(files), options(release="1.30.0"))
 
 
+def test_crio_wants_a_directory():
+    """Its main file is not changed."""
+    with pytest.raises(errors.ConfigError, match="is a file; what is wanted") as caught:
+        engines.crio(Paper({"/etc/crio/crio.conf": ""}), options(config="/etc/crio/crio.conf"))
+    assert caught.value.hint == "--config /etc/crio/crio.conf.d"
+
+
 def test_crio_reads_the_directories_in_its_directory():
     """By name, whatever the files' names are: the last one decides there too."""
     off = "[crio.nri]\nenable_nri = false\n"
