@@ -77,6 +77,8 @@ def read(place: str | int, most: int = 0) -> bytes:
         while piece and len(data) < LONGEST:
             piece = posix.read(opened, max(status.st_size, 4096))
             data += piece
+        if most and len(data) > most:
+            raise NotServed(f"{place} has become longer than {most} bytes")
         return data
     finally:
         posix.close(opened)

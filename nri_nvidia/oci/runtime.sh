@@ -62,6 +62,12 @@ say() {
 	fi
 }
 
+# is_free NUMBER: whether a descriptor may be used here. One that is open is for the container; its
+# link says so even of a file that may not be looked at.
+is_free() {
+	[ -d /proc/self/fd ] && ! [ -h "/proc/self/fd/$1" ]
+}
+
 # The verb is the first word that is neither an option nor the value of one. Go's flags take one
 # dash or two. After an option that is not known here, a word is a verb only if it is a known one.
 verb='' want='' bundle='' config='' id='' log='' unsure='' ended=''
@@ -131,24 +137,26 @@ warm=$run/warm
 # are to start whatever becomes of it.
 asks=unknown
 looks=$warm/looks
-if [ -w "$looks" ] && ! [ -e "$looks/late" ] && [ -f "$config" ] && ! [ -e /proc/self/fd/8 ] &&
-	! [ -e /proc/self/fd/9 ]; then
+if [ -w "$looks" ] && ! [ -e "$looks/late" ] && [ -f "$config" ] && is_free 8 && is_free 9; then
 	look=$looks/$$
 	set -C # another one's answer is not taken for this one's
 	if { command exec 9<"$config" 8>"$look" && echo >&8; } 2>/dev/null; then
 		turns=0
-		while [ -s "$look" ] && ! [ -u "$look" ]; do
+		while [ -s "$look" ] && ! [ -k "$look" ]; do
 			turns=$((turns + 1))
 			if [ "$turns" -gt 300 ]; then
 				{ echo >"$looks/late"; } 2>/dev/null
 				break
 			fi
 		done
-		if [ -u "$look" ]; then
-			asks=nothing
-		elif ! [ -e "$look" ]; then
-			asks=something
+		answer=unknown
+		if [ -k "$look" ]; then
+			answer=nothing
+		elif ! [ -s "$look" ]; then
+			answer=something
 		fi
+		# Where it was removed, another of this number may have made one: in a container's namespace.
+		[ "$look" -ef /proc/self/fd/8 ] && asks=$answer
 	fi
 	set +C
 	exec 8>&- 9<&-
@@ -157,6 +165,8 @@ if [ "$asks" = unknown ]; then
 	markers=$run/runtime/markers
 	if [ -e "$config" ] && ! [ -f "$config" ]; then
 		: # a FIFO would keep grep waiting; what asks says what is wrong with it
+	elif ! { :; } 2>/dev/null; then
+		: # grep would not be started, and that has the status of what it does not find
 	elif [ -r "$markers" ]; then
 		LC_ALL=C grep -q -F -f "$markers" -- "$config" 2>/dev/null
 	else
@@ -167,16 +177,15 @@ if [ "$asks" = unknown ]; then
 			-e '\u002e' -e '\u002E' -e '\u002f' -e '\u002F' -e '\/' -- "$config" 2>/dev/null
 	fi
 	case $? in
-	1 | 2) asks=nothing ;; # it holds none; or it cannot be read, and the real runtime says why
+	1) asks=nothing ;;
+	2) [ -r "$config" ] || asks=nothing ;; # the real runtime says why it cannot be read
 	esac
 fi
 [ "$asks" != nothing ] || exec "$real" "$@"
 
 # The process that stands ready does all that follows here, for root: with `run` this process is to
-# be watched as long as the container. The descriptors that asking takes may be meant for the
-# container.
-if [ "$verb" = create ] && [ -r "$warm/ask" ] && ! [ -e /proc/self/fd/7 ] &&
-	! [ -e /proc/self/fd/8 ] && ! [ -e /proc/self/fd/9 ]; then
+# be watched as long as the container.
+if [ "$verb" = create ] && [ -r "$warm/ask" ] && is_free 7 && is_free 8 && is_free 9; then
 	. "$warm/ask"
 	if ask runtime "$id" "$config"; then
 		[ "$status" = 0 ] || exit 1

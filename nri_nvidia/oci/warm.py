@@ -44,6 +44,7 @@ SPARE = 2  # children that wait for the next request
 PAUSE = 0.02  # seconds until another one is made, while a container's work goes on
 LONGEST_PAUSE = 5.0  # where those that are made end unasked: there may be no memory
 LOOK = 15.0  # seconds from one look for what is too late to the next
+MOST_STUCK = 3  # children that the kernel does not let end
 REQUEST = 32
 NEW_CGROUP, NEW_MOUNTS, NEW_NAMES = 0x2000000, 0x20000, 0x4000000
 NEW_IPC, NEW_NETWORK = 0x8000000, 0x40000000
@@ -80,6 +81,8 @@ class Warm:
         _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         self.looks = Looks(directory, f"{run}/runtime/markers", self.call)
         self.looker = 0  # the child that looks: it is waited for, and this one may be busy
+        self.stuck: list[int] = []  # those before it that were killed, and have not ended
+        self.late: tuple[int, ...] = ()
         self.requests = make_pipe(f"{directory}/requests.new")
         posix.set_blocking(self.requests, True)
 
@@ -115,7 +118,7 @@ class Warm:
             now = time.monotonic()
             if now - checked > LOOK:
                 checked = now
-                if not stamp(f"{self.directory}/requests"):
+                if not (stamp(f"{self.directory}/requests") and self.looks.is_there()):
                     return  # nobody can ask any more: to be started anew
                 self.look_after(now)
 
@@ -157,6 +160,7 @@ class Warm:
                 self.looker = 0 if child == self.looker else self.looker
                 self.spare = [each for each in self.spare if each != child]
                 self.pause = min(2 * self.pause, LONGEST_PAUSE)
+            self.stuck = [each for each in self.stuck if each != child]
             for slot in self.slots:
                 if slot.child == child:
                     if status and time.monotonic() > slot.until:
@@ -164,12 +168,22 @@ class Warm:
                     slot.renew()  # who has had no answer does it by Python
 
     def press(self) -> None:
-        """End children that leave a request unread from one look to the next: they are stopped."""
+        """End children that leave a request unread from one look to the next: they are stopped.
+
+        One that looks may wait for a file of a server that is gone, and the kernel keep it until
+        that is back: others take its place, a few times.
+        """
         unread = bool(select.select([self.requests], [], [], 0)[0])
         if unread and self.left == self.begun:
             for child in self.spare:
                 posix.kill(child, SIGKILL)
         self.left = self.begun if unread else -1
+        late = self.looks.late()
+        if late and late == self.late and self.looker and len(self.stuck) < MOST_STUCK:
+            posix.kill(self.looker, SIGKILL)
+            self.stuck.append(self.looker)
+            self.looker = 0
+        self.late = late
 
     def look_after(self, now: float) -> None:
         """End what has not ended in time, and free what is taken for nothing."""

@@ -49,7 +49,7 @@ def world(tmp_path):
     return tmp_path
 
 
-def call(world, *words, spec=ASKING, cwd=None, **environment):
+def call(world, *words, spec=ASKING, cwd=None, prefix=(), **environment):
     """Call the front; give what was started, and with which words."""
     text = spec if isinstance(spec, str) else json.dumps(spec)
     (world / "bundle/config.json").write_text(text)
@@ -57,7 +57,12 @@ def call(world, *words, spec=ASKING, cwd=None, **environment):
     env = {"PATH": "/usr/bin:/bin", "NRI_NVIDIA_RUN": f"{world}/run",
            "NRI_NVIDIA_RUNTIME": f"{world}/real", **environment}  # fmt: skip
     done = subprocess.run(
-        [FRONT, *words], env=env, cwd=cwd or world, check=False, capture_output=True, text=True
+        [*prefix, FRONT, *words],
+        env=env,
+        cwd=cwd or world,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if not (world / "started").exists():
         return "", [done.stderr]
@@ -170,6 +175,20 @@ def test_whatever_may_be_a_request_is_looked_at(world, text, told):
                  b"nvidia-container-devices", b"cdi.k8s.io/"]  # fmt: skip
         (world / "run/runtime/markers").write_bytes(install.marker_file(marks))
     assert call(world, "create", "-b", "bundle", "x", spec=text)[0] == "python"
+
+
+@pytest.mark.parametrize("fault", ["no memory", "no null device"])
+def test_where_grep_cannot_tell_it_is_looked_at(world, fault):
+    """Its failure is no word of what is in the file, which can be read."""
+    path = "/usr/bin:/bin"
+    if fault == "no memory":
+        (world / "grep").write_text("#!/bin/sh\nexit 2\n")
+        (world / "grep").chmod(0o755)
+        path = f"{world}:{path}"
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev; exec "$@"', "-"]
+    prefix = hidden if fault == "no null device" else []
+    words = ["create", "-b", "bundle", "x"]
+    assert call(world, *words, prefix=prefix, PATH=path)[0] == "python"
 
 
 def test_the_daemons_settings_say_what_to_look_for(world):
