@@ -61,8 +61,9 @@ def main(options: argparse.Namespace) -> int:
     if options.dry_run:
         output.print_lines(_said(todo, starts=starts))
         return 0
-    if starts and todo.new_release:
-        apply.place_release(there, todo)
+    if starts:
+        if todo.new_release:
+            apply.place_release(there, todo)
         _approve(todo.release)
     apply.install(there, todo)
     if found:
@@ -119,7 +120,7 @@ def _said(todo: steps.Installation, *, starts: bool) -> list[str]:
 
 
 def _approve(release: model.Release) -> None:
-    """Have the new release read the settings, before anything changes; raises ConfigError."""
+    """Have the release read the settings, before anything changes; raises ConfigError."""
     if not pathlib.Path(model.SETTINGS).exists():
         return
     done = subprocess.run(

@@ -7,6 +7,7 @@ import pytest
 
 from nri_nvidia.testing import host as simulated
 from nri_nvidia.testing import host_spec
+from tests.field import harness
 
 from . import daemons, dockers, doors, test_doors
 
@@ -154,6 +155,35 @@ async def test_cdi_and_the_runtime_do_not_add_up(cdi):
         async with docker.container(env, *options, *more) as container:
             listed = (await container.probe("ls", "/dev")).split()
             assert {name for name in listed if name[6:].isdigit()} == {"nvidia5"}
+
+
+@pytest.mark.parametrize("which", ENGINES)
+async def test_one_that_is_restarted_after_an_upgrade(which, start, tmp_path, programs, library):
+    """It has the new driver: docker writes its configuration anew, and the runtime looks again."""
+    old, new = (
+        {"gpus": (host_spec.GpuSpec(),), "driver": each} for each in ("550.54.14", "550.90.07")
+    )
+    simulated.build(tmp_path / "host", host_spec.HostSpec(**old))
+    with contextlib.ExitStack() as stack:
+        engine = start(ENGINES[which])
+        stack.callback(engine.stop)
+        daemon = stack.enter_context(daemons.alone(tmp_path / "host"))
+        wrapper = doors.wrapper(daemon, programs["runc"].path)
+        settings = {"runtimes": {"nri-nvidia": {"path": str(wrapper)}}}
+        if which == "docker-20":
+            settings["deprecated-key-path"] = str(engine.directory / "key.json")
+        docker = stack.enter_context(
+            dockers.running(engine, programs[which], programs["docker-cli"], settings)
+        )
+        docker.load(library["debian"])
+        env = {"NVIDIA_VISIBLE_DEVICES": "0"}
+        async with docker.container(env, "--runtime", "nri-nvidia") as container:
+            harness.become(tmp_path / "host", "usr", "etc", "sys", "proc", "nvml.json", **new)
+            daemon.until(lambda: daemon.status()["containers"][0]["stale"], "the new driver")
+            await docker.restart(container)
+            (held,) = daemon.status()["containers"]
+            assert (held["driver_version"], held["stale"]) == ("550.90.07", False)
+            assert (await container.exec(["/probe-dlopen", "libcuda.so.1"])).code == 0
 
 
 @pytest.mark.parametrize("which", ENGINES)

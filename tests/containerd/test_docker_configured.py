@@ -46,12 +46,18 @@ def docker(request, start, gpu_host, programs, node):
     with contextlib.ExitStack() as stack:
         engine = start(ENGINES[request.param])
         stack.callback(engine.stop)
-        daemon = stack.enter_context(daemons.alone(gpu_host, ""))
+        kept = f'cdi.keep = true\ncdi.directory = "{engine.cdi_specs}"\n'
+        daemon = stack.enter_context(daemons.alone(gpu_host, kept))
+        daemon.until((engine.cdi_specs / "nri-nvidia-gpu.json").exists, "the CDI specification")
         wrapper = doors.wrapper(daemon, programs["runc"].path)
         file = node / "etc/docker/daemon.json"
-        own = {"deprecated-key-path": str(engine.directory / "key.json")}
-        file.write_text(json.dumps(own if request.param == "docker-20" else {}, indent=2))
         words = ["--root", str(node), "--runtime-path", str(wrapper), "--default", "--builds"]
+        if request.param == "docker-20":
+            own = {"deprecated-key-path": str(engine.directory / "key.json")}
+        else:
+            own = {"cdi-spec-dirs": [str(engine.cdi_specs)]}
+            words.append("--cdi")
+        file.write_text(json.dumps(own, indent=2))
         assert cli.main(["configure", "docker", *words, "--apply"]) == 0
         # What the unit's drop-in puts first on PATH.
         path = node / transparent.DIRECTORY.lstrip("/") / "docker"
@@ -70,6 +76,15 @@ async def test_a_container_gets_its_gpu(docker):
     """docker starts with the file, and with no option more there is the GPU."""
     async with docker.container({"NVIDIA_VISIBLE_DEVICES": "1"}) as container:
         assert "nvidia1" in await container.probe("ls", "/dev")
+
+
+async def test_a_device_by_its_cdi_name(docker, request):
+    """docker 26 knows CDI by what `--cdi` wrote alone."""
+    if "docker-20" in request.node.callspec.id:
+        pytest.skip("docker 20.10 knows no CDI")
+    async with docker.container(None, "--device", "nvidia.com/gpu=1") as container:
+        listed = (await container.probe("ls", "/dev")).split()
+        assert {name for name in listed if name[6:].isdigit()} == {"nvidia1"}
 
 
 RUN = ("run", "--rm", "--pull", "never", "--network", "none")
