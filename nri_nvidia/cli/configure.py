@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         doing.add_argument(
             "--undo", action="store_true", help="put back what was there before --apply"
         )
+        own.add_argument(
+            "--leave-changed",
+            action="store_true",
+            help="with --undo: what was changed since stays as it is, and is not asked for again",
+        )
         own.add_argument("--json", action="store_true", help="print what was printed as JSON")
         own.add_argument("--root", metavar="DIR", default="/", help="a node's / (default: /)")
         if name != "nerdctl":
@@ -88,13 +93,17 @@ def main(options: argparse.Namespace) -> int:
     own = os.geteuid() != 0 and options.root == "/"
     disk = files.Disk(options.root, _home("STATE", ".local/state") if own else files.RECORDS)
     if options.undo:
-        disk.undoing(options.engine)  # what it refuses needs no lock
+        leaving = options.leave_changed
+        disk.undoing(options.engine, leaving=leaving)  # what it refuses needs no lock
         with disk.working():
-            changes = disk.undoing(options.engine)
-            disk.undo(options.engine)
+            changes = disk.undoing(options.engine, leaving=leaving)
+            notes = disk.undo(options.engine, leaving=leaving)
         then = _when_undone(options.engine, [each.path for each in changes], own=own)
-        _tell(options, changes, [f"put back; {_counts(then)}"], done=True, then=then)
+        notes.append(f"put back; {_counts(then)}" if changes else "all else is forgotten")
+        _tell(options, changes, notes, done=True, then=then)
         return 0
+    if options.leave_changed:
+        raise errors.ConfigError("--leave-changed: without --undo nothing is left or put back")
     chosen = _options(options, disk)
     proposal, notes = _proposal(options, disk, chosen)
     if options.apply and proposal.needed:

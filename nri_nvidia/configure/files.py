@@ -114,8 +114,13 @@ class Disk(places.Places):
             with contextlib.suppress(OSError):
                 self._place(directory).rmdir()
 
-    def undoing(self, engine: str) -> tuple[model.File | model.Link, ...]:
-        """Give what `undo` would change; raises ConfigError where it would do nothing."""
+    def undoing(
+        self, engine: str, *, leaving: bool = False
+    ) -> tuple[model.File | model.Link, ...]:
+        """Give what `undo` would change; raises ConfigError where it would do nothing.
+
+        With `leaving` what was changed since is left as it is.
+        """
         record = self._record(engine)
         if not record["entries"]:
             self._forget(engine)
@@ -123,16 +128,18 @@ class Disk(places.Places):
                 f"nothing is recorded that nri-nvidia configured for {engine}",
                 hint=f"it records what it does in {self._records}",
             )
-        altered = [entry["path"] for entry in record["entries"] if not self._undoable(entry)]
-        if altered:
-            kept = [entry["backup"] for entry in record["entries"]
+        ours, stay = self._parted(record["entries"])
+        altered = [entry["path"] for entry in stay if not self._is_gone(entry)]
+        if altered and not leaving:
+            kept = [entry["backup"] for entry in stay
                     if entry["path"] in altered and entry["backup"]]  # fmt: skip
             raise errors.ConfigError(
                 f"{', '.join(altered)}: changed since nri-nvidia wrote it; nothing was undone",
-                hint=f"take our part out by hand; as it was: {', '.join(kept) or 'not there'}",
+                hint=f"take our part out by hand; as it was: {', '.join(kept) or 'not there'}; "
+                f"then nri-nvidia configure {engine} --undo --leave-changed",
             )
         found: list[model.File | model.Link] = []
-        for entry in record["entries"]:
+        for entry in ours:
             path = entry["path"]
             if "target" in entry:
                 found.append(model.Link(path=path, before=self.link(path), target=entry["was"]))
@@ -141,11 +148,16 @@ class Disk(places.Places):
                 found.append(model.File(path=path, before=self.text(path), after=was))
         return tuple(found)
 
-    def undo(self, engine: str) -> None:
-        """Put back what was there, and remove what was made; raises ConfigError."""
-        self.undoing(engine)
+    def undo(self, engine: str, *, leaving: bool = False) -> list[str]:
+        """Put back what was there, and remove what was made; raises ConfigError.
+
+        Give what is to be told of what stays: files that were changed since, where `leaving`, and
+        the former content of those and of what somebody removed.
+        """
+        self.undoing(engine, leaving=leaving)
         record = self._record(engine)
-        for entry in reversed(record["entries"]):
+        ours, stay = self._parted(record["entries"])
+        for entry in reversed(ours):
             path = entry["path"]
             self._sweep(path)
             if "target" in entry and entry["was"]:
@@ -155,7 +167,7 @@ class Disk(places.Places):
             elif self._own_data(path) != (data := self._before(entry)):
                 self._write(path, data)
         # Only now: what ends before can be begun again.
-        for entry in record["entries"]:
+        for entry in ours:
             if entry["backup"]:
                 self._sweep(entry["backup"])
                 self._place(entry["backup"]).unlink(missing_ok=True)
@@ -163,6 +175,20 @@ class Disk(places.Places):
             with contextlib.suppress(OSError):
                 self._place(directory).rmdir()  # stays if something else is in it now
         self._forget(engine)
+        return [self._told(entry) for entry in stay]
+
+    def _parted(self, entries: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Part what can be undone from what somebody has changed or removed since."""
+        ours = [entry for entry in entries if self._undoable(entry)]
+        return ours, [entry for entry in entries if entry not in ours]
+
+    def _is_gone(self, entry: dict[str, Any]) -> bool:
+        return not os.path.lexists(self._place(entry["path"]))
+
+    def _told(self, entry: dict[str, Any]) -> str:
+        now = "is not there any more" if self._is_gone(entry) else "left as it is"
+        was = f"; as it was: {entry['backup']}" if entry["backup"] else ""
+        return f"{entry['path']}: {now}{was}"
 
     def _forget(self, engine: str) -> None:
         path = f"{self._records}/{engine}.json"
@@ -218,7 +244,10 @@ class Disk(places.Places):
 
     def _undoable(self, entry: dict[str, Any]) -> bool:
         """Tell whether a file is as we left it, or as it was before (an interrupted change)."""
-        return self._as_left(entry) or self._as_before(entry)
+        try:
+            return self._as_left(entry) or self._as_before(entry)
+        except errors.ConfigError:
+            return False  # it is of another kind now
 
     def _as_before(self, entry: dict[str, Any]) -> bool:
         if "target" in entry:

@@ -62,6 +62,21 @@ def test_an_undo_says_what_makes_it_count(capsys, node, words, told):
     assert (code, err.splitlines()[-1].endswith(told)) == (0, True), err
 
 
+def test_our_part_was_taken_out_by_hand(capsys, node):
+    """The message says how to have it forgotten; else the product could not be removed."""
+    file = node / "etc/docker/daemon.json"
+    run(capsys, node, "docker", "--apply")
+    file.write_text('{"debug": false}\n')
+    code, _, err = run(capsys, node, "docker", "--undo")
+    assert (code, "--undo --leave-changed" in err) == (2, True)
+    code, out, err = run(capsys, node, "docker", "--undo", "--leave-changed")
+    assert (code, out, file.read_text()) == (0, "", '{"debug": false}\n')
+    assert "daemon.json: left as it is; as it was: /etc/docker/daemon.json.before" in err
+    assert "all else is forgotten" in err
+    assert "nothing is recorded" in run(capsys, node, "docker", "--undo")[2]
+    assert run(capsys, node, "docker", "--leave-changed")[0] == 2
+
+
 def test_what_cannot_be_read_is_refused_and_left(capsys, node):
     """The line and the reason are said."""
     file = node / "etc/docker/daemon.json"

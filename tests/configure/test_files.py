@@ -93,6 +93,41 @@ def test_what_a_user_changed_is_not_undone(node):
     ).read_bytes() == b"version = 2\r\n"
 
 
+def test_what_a_user_changed_can_be_left(node):
+    """All else is put back, and nothing of it is asked for again: it says where it was kept."""
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/own.conf", before=None, after="x\n")
+    link = model.Link(path="/etc/runc", before=None, target="/opt/r")
+    disk.apply("containerd", (own, change(disk, "a = 1\n"), link))
+    (node / "etc/containerd/config.toml").write_text("mine = 1\n")
+    (node / "etc/runc").unlink()
+    (node / "etc/runc").mkdir()
+    with pytest.raises(errors.ConfigError, match=f"{MAIN}, /etc/runc: changed since") as caught:
+        disk.undo("containerd")
+    assert "then nri-nvidia configure containerd --undo --leave-changed" in caught.value.hint
+    assert [each.path for each in disk.undoing("containerd", leaving=True)] == [own.path]
+    assert disk.undo("containerd", leaving=True) == [
+        f"{MAIN}: left as it is; as it was: {MAIN}.before-nri-nvidia",
+        "/etc/runc: left as it is",
+    ]
+    assert (node / "etc/containerd/config.toml").read_text() == "mine = 1\n"
+    assert not (node / "etc/own.conf").exists()
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
+
+
+def test_what_a_user_removed_is_not_there_to_be_undone(node):
+    """As with an engine that was purged: our part went with it, and the product can go too."""
+    disk = files.Disk(str(node))
+    own = model.File(path="/etc/own.conf", before=None, after="x\n")
+    disk.apply("containerd", (change(disk, "a = 1\n"), own))
+    (node / "etc/containerd/config.toml").unlink()
+    (told,) = disk.undo("containerd")
+    assert told == f"{MAIN}: is not there any more; as it was: {MAIN}.before-nri-nvidia"
+    assert not (node / "etc/own.conf").exists()
+    assert (node / "etc/containerd/config.toml.before-nri-nvidia").exists()
+    assert not (node / "var/lib/nri-nvidia/configured").exists()
+
+
 def test_an_interrupted_change_can_be_undone(node, monkeypatch):
     """It was recorded before it was made."""
     before = everything(node)
