@@ -166,21 +166,29 @@ def missing(document: dict[str, Any]) -> Iterator[str]:
 
 def _missing(edits: dict[str, Any]) -> Iterator[str]:
     for mount in edits.get("mounts") or ():
-        if not Path(mount["hostPath"]).exists():
+        if not _is_there(mount["hostPath"]):
             yield f"{mount['hostPath']} is not on this host"
     for node in edits.get("deviceNodes") or ():
         yield from _node(node)
     for hook in edits.get("hooks") or ():
         for path in (hook["path"], *(hook.get("args") or [])[1:4]):
-            if path.startswith("/") and not Path(path).exists():
+            if path.startswith("/") and not _is_there(path):
                 yield f"the hook's {path} is not on this host"
+
+
+def _is_there(path: str) -> bool:
+    """Tell whether there is such a file; a text that can be no path names none."""
+    try:
+        return Path(path).exists()
+    except ValueError:  # half a surrogate
+        return False
 
 
 def _node(node: dict[str, Any]) -> Iterator[str]:
     path = node.get("hostPath") or node["path"]
     try:
         status = Path(path).stat()
-    except OSError:
+    except (OSError, ValueError):
         yield f"{path} is not on this host"
         return
     if not stat.S_ISCHR(status.st_mode) and node.get("type", "c") == "c":

@@ -83,6 +83,22 @@ def test_what_is_no_specification(tmp_path, text, fault):
     assert found.fault.startswith(fault)
 
 
+@pytest.mark.parametrize("path", ["/\ud800", "/a\0b"])
+def test_what_can_be_no_path(path):
+    """It is not on this host."""
+    edits = {
+        "mounts": [{"hostPath": path, "containerPath": "/a"}],
+        "deviceNodes": [{"path": f"{path}d"}],
+        "hooks": [{"hookName": "prestart", "path": f"{path}h"}],
+    }
+    found = list(cdifiles.missing({**SPEC, "containerEdits": edits}))
+    assert found == [
+        f"{path} is not on this host",
+        f"{path}d is not on this host",
+        f"the hook's {path}h is not on this host",
+    ]
+
+
 def test_what_cannot_be_written_is_named(tmp_path):
     """And nothing is left beside it."""
     (tmp_path / "x.json").mkdir()
