@@ -146,7 +146,9 @@ def _edits(
     )
     plan = pipeline.plan(container, inventory, rules)
     if plan.decision is not pipeline.Decision.INJECT:
-        raise errors.HostError(plan.reasons[-1].message, hint=plan.reasons[-1].hint)
+        # It names the variable that stands for a container here: nobody has set it.
+        message = plan.reasons[-1].message.removeprefix(f"NVIDIA_VISIBLE_DEVICES={devices}: ")
+        raise errors.HostError(message, hint=plan.reasons[-1].hint)
     return plan.edits
 
 

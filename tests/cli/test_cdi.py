@@ -30,8 +30,17 @@ def test_generate_prints(capsys):
 def test_generate_says_what_it_leaves_out(capsys):
     """On standard error, so that the document stays one."""
     code, out, err = run(capsys, "generate", "--host", HOSTS / "debian-nvml-order")
-    assert (code, "left out: 0: " in err) == (0, True)
+    assert (code, "left out: 0: NVML and the kernel count" in err) == (0, True)
     json.loads(out)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "gds", "imex-channel"])
+def test_a_refusal_names_no_variable(capsys, kind):
+    """Nobody has set one: it says what is wrong with the host."""
+    host = HOSTS / "debian-mismatch"
+    code, out, err = run(capsys, "generate", "--host", host, "--kind", kind)
+    assert (code, out) == (1, "")
+    assert err.startswith("nri-nvidia: the loaded kernel module is 570.124.06, but")
 
 
 def test_generate_refuses_a_host_without_a_gpu(capsys):
