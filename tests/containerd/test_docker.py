@@ -157,6 +157,32 @@ async def test_cdi_and_the_runtime_do_not_add_up(cdi):
             assert {name for name in listed if name[6:].isdigit()} == {"nvidia5"}
 
 
+async def test_what_docker_starts_with_itself(world, request):
+    """`--restart always`: by the runtime with each; by CDI not with 26, which registers it late."""
+    docker, _, _ = world
+    which = request.node.callspec.id
+    by = {"runtime": ({"NVIDIA_VISIBLE_DEVICES": "1"}, ["--runtime", "nri-nvidia"])}
+    if which != "docker-20":
+        by["cdi"] = ({}, ["--device", "nvidia.com/gpu=1"])
+    async with contextlib.AsyncExitStack() as stack:
+        names = {
+            door: await stack.enter_async_context(
+                docker.container(env, "--restart", "always", *options)
+            )
+            for door, (env, options) in by.items()
+        }
+        docker.stop()
+        docker.start()
+        runs = {}
+        for door, container in names.items():
+            told = await docker.call("inspect", "-f", "{{.State.Running}}", container.id)
+            runs[door] = told.stdout.strip()
+        expected = {"runtime": "true"}
+        if which != "docker-20":
+            expected["cdi"] = "true" if which == "docker-28" else "false"
+        assert runs == expected
+
+
 @pytest.mark.parametrize("which", ENGINES)
 async def test_one_that_is_restarted_after_an_upgrade(which, start, tmp_path, programs, library):
     """It has the new driver: docker writes its configuration anew, and the runtime looks again."""
