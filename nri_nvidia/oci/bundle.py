@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from nri_nvidia import errors
 from nri_nvidia.config import reading
+from nri_nvidia.oci import document
 from nri_nvidia.request import container as containers
 
 T = TypeVar("T")
@@ -22,9 +23,16 @@ _KINDS: dict[type, str] = {
 
 
 def read(path: str) -> dict[str, Any]:
-    """Read a config.json; raises RequestError when it is not one."""
+    """Read a config.json as strictly as the runtime does; raises RequestError when it is none."""
+    def constant(name: str) -> float:
+        raise ValueError(f"{name} is no number of JSON's")
+
     try:
-        spec = json.loads(reading.text(path))
+        spec = json.loads(
+            reading.text(path), object_pairs_hook=document.members, parse_constant=constant
+        )
+    except document.Refused as refused:
+        raise errors.RequestError(f"{path}: {refused}") from refused
     except OSError as error:
         raise errors.RequestError(f"{path or repr(path)}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -276,6 +276,8 @@ def test_usage_errors_exit_with_2(capsys, arguments):
         '{"process": {"env": "NVIDIA_VISIBLE_DEVICES=all"}}',
         '{"process": {"env": [null]}}',
         '{"hooks": {"prestart": [{"path": 3}]}}',
+        '{"process": {"env": []}, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}',
+        '{"a": NaN}',
     ],
 )
 @pytest.mark.parametrize("form", ["json", "text", "oci"])
