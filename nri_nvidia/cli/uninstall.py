@@ -4,11 +4,15 @@
 import argparse
 import os
 import pathlib
+from collections.abc import Iterator
 
 from nri_nvidia import errors
 from nri_nvidia.cli import output, settings
 from nri_nvidia.config import model as config_model
 from nri_nvidia.install import apply, model, service, state, steps, tree
+from nri_nvidia.oci import client
+
+_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +59,25 @@ def main(options: argparse.Namespace) -> int:
         [
             f"removed nri-nvidia {todo.before.version}",
             *(f"{path}: left" for path in todo.stays),
+            *(
+                f"{path}: left, and leads nowhere now: remove it, docker's --gpus finds it"
+                for path in _stand_ins(options.root)
+            ),
             *stays,
             *(said if live else ()),
         ]
     )
     return 0
+
+
+def _stand_ins(root: str) -> Iterator[str]:
+    """Give the links to what is gone that had docker take --gpus; README has people make one."""
+    for folder in _FOLDERS:
+        link = pathlib.Path(root, folder[1:], client.STAND_IN)
+        target = link.readlink() if link.is_symlink() else pathlib.Path()
+        gone = not pathlib.Path(root, str(target).lstrip("/")).exists()
+        if target.name == client.FRONT and gone:
+            yield f"{folder}/{client.STAND_IN}"
 
 
 def _settings() -> tuple[config_model.Config, list[str]]:

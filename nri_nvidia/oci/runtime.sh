@@ -29,9 +29,10 @@ nvidia-container-runtime-hook)
 esac
 
 run=${NRI_NVIDIA_RUN:-/run/nri-nvidia}
-real=${NRI_NVIDIA_RUNTIME:-}
+real=${NRI_NVIDIA_RUNTIME:-} namer=NRI_NVIDIA_RUNTIME
 if [ -z "$real" ] && [ -r /etc/nri-nvidia/runtime ]; then
 	read -r real </etc/nri-nvidia/runtime
+	namer=/etc/nri-nvidia/runtime
 fi
 names=runc:crun
 case $real in
@@ -117,9 +118,9 @@ done
 
 if [ -z "$real" ] || ! [ -x "$real" ] || [ -d "$real" ]; then
 	case $names in
-	'' | *:*) names='runc or crun' ;;
+	*:*) say "runc or crun: no such runtime on this machine; install one, or name another in /etc/nri-nvidia/runtime" ;;
+	*) say "${real:-$names}: no such runtime on this machine, and $namer names it; install it, or change that" ;;
 	esac
-	say "${real:-$names}: no such runtime on this machine; install it, or name it in /etc/nri-nvidia/runtime"
 	exit 1
 fi
 if [ "$real" -ef "$0" ]; then

@@ -144,6 +144,12 @@ def test_interrupted_while_setting_up(number: signal.Signals) -> None:
     assert (status, left) == (128 + number, NOTHING_LEFT), demo.printed
 
 
+def test_it_takes_no_arguments() -> None:
+    """A question for help does not fetch everything."""
+    done = machines.run(machines.ROOT / "contrib/demo", "--help")
+    assert (done.returncode, done.stdout[:6]) == (2, "usage:")
+
+
 def test_containerd_that_does_not_start() -> None:
     """A sentence with the reason and status 1."""
     programs = conftest.CACHE / "engines/containerd-2/bin/containerd"

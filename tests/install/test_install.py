@@ -194,6 +194,22 @@ def test_uninstallation_leaves_the_settings_alone(root):
     assert before - tree(root) == set()
 
 
+def test_the_link_for_dockers_gpus_is_told(root, capsys):
+    """Who made it by README's command is to remove it: docker goes on finding it."""
+    assert install(root) == 0
+    link = root / "usr/local/bin/nvidia-container-runtime-hook"
+    link.symlink_to("/opt/nri-nvidia/bin/nri-nvidia-runtime")
+    other = root / "usr/bin/nvidia-container-runtime-hook"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_text("NVIDIA's own")
+    capsys.readouterr()
+    assert cli.main(["uninstall", "--root", str(root)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if link.name in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"/usr/local/bin/{link.name}: left, and leads nowhere now")
+    assert link.is_symlink()
+
+
 def test_settings_with_a_fault_do_not_keep_it_silent(tmp_path, monkeypatch):
     """What they meant is not known: the usual places are looked at, and that is said."""
     path = tmp_path / "config.toml"
