@@ -24,6 +24,7 @@ _KINDS: dict[type, str] = {
 
 def read(path: str) -> dict[str, Any]:
     """Read a config.json as strictly as the runtime does; raises RequestError when it is none."""
+
     def constant(name: str) -> float:
         raise ValueError(f"{name} is no number of JSON's")
 
