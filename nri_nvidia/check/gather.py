@@ -36,6 +36,7 @@ _LDCONFIG = (
     "/usr/local/glibc/sbin/ldconfig",
 )
 _HOST_PATH = re.compile(r'"?hostPath"?\s*:\s*["\']?(/[^"\',\s]+)')
+_HOOK = re.compile(r'"(/[^"]*/nri-nvidia-hook)"')
 _VERSIONS_FILE = "/versions.json"
 _LIMIT = 5
 _LISTENS = 0x10000
@@ -245,7 +246,17 @@ def _cdi(root: roots.Root) -> Iterator[model.CdiSpec]:
             missing = tuple(each for each in named if root.stat(each) is None)
             first = firsts.setdefault(cdifiles.kind_of(text), path)
             rival = "" if first == path else first
-            yield model.CdiSpec(path=path, missing=missing, rival=rival)
+            gone = "" if root.recorded else _hook_that_is_gone(root, text)
+            yield model.CdiSpec(path=path, missing=missing, rival=rival, hook=gone)
+
+
+def _hook_that_is_gone(root: roots.Root, text: str) -> str:
+    """Give the program of our hook that a specification names and that is not there.
+
+    It is below /run: a reboot takes it away, and only the daemon's start brings it back.
+    """
+    named = dict.fromkeys(_HOOK.findall(text))
+    return next((path for path in named if root.stat(path) is None), "")
 
 
 def _docker_default(root: roots.Root) -> str:

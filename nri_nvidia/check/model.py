@@ -96,12 +96,14 @@ class Stripped:
 class CdiSpec:
     """A CDI specification for NVIDIA's devices; `missing` are host files that it names in vain.
 
-    `rival` is another of its directory that defines the same kind.
+    `rival` is another of its directory that defines the same kind. `hook` is our hook's program,
+    where that is gone.
     """
 
     path: str
     missing: tuple[str, ...] = ()
     rival: str = ""
+    hook: str = ""
 
 
 @attrs.frozen(kw_only=True)

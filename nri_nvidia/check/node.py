@@ -190,6 +190,14 @@ def others(facts: Facts) -> Iterator[Finding]:
                 "neither of two such devices, and containers that name one fail",
                 command=f"rm {foreign}",
             )
+        if spec.hook:
+            yield Finding(
+                code="cdi-hook-missing",
+                severity=Severity.ERROR,
+                message=f"{spec.path} names the hook {spec.hook}, which is not there, as after a "
+                "reboot without the daemon: containers that use it fail",
+                command=f"nri-nvidia cdi generate --output {spec.path}",
+            )
         if spec.missing:
             yield Finding(
                 code="cdi-spec-stale",
@@ -198,7 +206,7 @@ def others(facts: Facts) -> Iterator[Finding]:
                 f"{spec.missing[0]}: it is of another driver, and containers that use it fail",
                 command=_mend_cdi(facts, spec.path),
             )
-        elif not spec.rival:
+        elif not (spec.rival or spec.hook):
             yield Finding(
                 code="cdi-spec-present",
                 severity=Severity.INFO,

@@ -40,6 +40,7 @@ def test_every_code_is_in_the_readme():
 OF_THEIR_OWN = {
     "mig-capability-missing": test_findings.test_mig_nodes_that_are_missing,
     "no-gpu": test_findings.test_node_without_a_gpu,
+    "cdi-hook-missing": test_doors.test_a_specification_whose_hook_is_gone,
     "cdi-spec-twice": test_doors.test_two_specifications_of_one_kind,
     "daemon-not-running": test_daemon.test_daemon_that_missed_a_container_and_then_ended,
     "containers-missed": test_daemon.test_daemon_that_missed_a_container_and_then_ended,

@@ -3,8 +3,9 @@
 
 import pytest
 
-from nri_nvidia.check import model, node
+from nri_nvidia.check import gather, model, node
 from nri_nvidia.config import model as config
+from nri_nvidia.host import root as roots
 
 from . import nodes
 
@@ -72,6 +73,24 @@ def test_two_specifications_of_one_kind(place, capsys):
     first = place.findings(capsys)[1][0]
     assert (first["code"], first["command"]) == ("cdi-spec-twice", "rm /etc/cdi/nvidia.yaml")
     assert "/etc/cdi/nri-nvidia-gpu.json" in first["message"]
+
+
+def test_a_specification_whose_hook_is_gone(tmp_path):
+    """It is below /run: after a reboot containers fail until the daemon has started once."""
+    hook = tmp_path / "run/nri-nvidia/hook/nri-nvidia-hook"
+    path = tmp_path / "etc/cdi/nri-nvidia-gpu.json"
+    path.parent.mkdir(parents=True)
+    named = '"args": ["python3", "-I", "/run/nri-nvidia/hook/nri-nvidia-hook"]'
+    path.write_text(f'{{"kind": "nvidia.com/gpu", {named}}}')
+
+    def codes():
+        found = gather.gather(gather.Where(root=roots.Root(str(tmp_path)))).others
+        return {each.code for each in node.others(model.Facts(others=found))}
+
+    assert codes() == {"cdi-hook-missing"}
+    hook.parent.mkdir(parents=True)
+    hook.touch()
+    assert codes() == {"cdi-spec-present"}
 
 
 def test_a_fault_of_the_settings_comes_first_and_the_others_count(place, capsys):
