@@ -5,9 +5,11 @@ Each result is read again by another parser and compared with what it should say
 form defeats the editing is refused rather than changed wrongly.
 """
 
+import contextlib
 import copy
+import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tomlkit
@@ -17,6 +19,9 @@ from nri_nvidia import errors
 
 BOM = "\ufeff"
 """A byte order mark: podman, CRI-O and containerd 1 take one at the beginning of a file."""
+
+_KEY = r"(?:[A-Za-z0-9_-]+|'[^']*'|\"[^\"]*\")"
+_ASSIGNED = re.compile(rf"^([ \t]*)({_KEY}[ \t]*=[ \t]*)(.*?)([ \t]*(?:#[^\n]*)?\r?)$")
 
 
 def read(path: str, text: str) -> dict[str, Any]:
@@ -62,6 +67,9 @@ def put(path: str, text: str, keys: Sequence[str], values: Mapping[str, Any]) ->
     inner.update(copy.deepcopy(dict(values)))
     if there is None:
         return _checked(path, keys, _with_table(text, keys, values), wanted)
+    by_lines = _by_lines(text, keys, values)
+    if by_lines is not None and _says(by_lines, wanted):
+        return by_lines
 
     def change(document: Any) -> None:
         for key in keys:
@@ -69,7 +77,14 @@ def put(path: str, text: str, keys: Sequence[str], values: Mapping[str, Any]) ->
         for key, value in values.items():
             document[key] = value
 
-    return _edited(path, text, keys, change, wanted)
+    try:
+        return _edited(path, text, (keys, values), change, wanted)
+    except errors.ConfigError:
+        # A table that is there by those within it alone may still get a header.
+        added = _with_table(text, keys, values)
+        if _says(added, wanted):
+            return added
+        raise
 
 
 def remove(path: str, text: str, key: str, items: Sequence[str]) -> str:
@@ -82,7 +97,7 @@ def remove(path: str, text: str, key: str, items: Sequence[str]) -> str:
             while item in document[key]:
                 document[key].remove(item)
 
-    return _edited(path, text, (key,), change, wanted)
+    return _edited(path, text, ((key,), (key, *items)), change, wanted)
 
 
 def header(keys: Sequence[str]) -> str:
@@ -105,25 +120,96 @@ def _with_table(text: str, keys: Sequence[str], values: Mapping[str, Any]) -> st
     return f"{text}{gap}{added}"
 
 
+def _by_lines(text: str, keys: Sequence[str], values: Mapping[str, Any]) -> str | None:
+    """Give the text with values set in a table that has a header of its own, a line each.
+
+    None where there is no such header. What looks like one in a text of several lines is found to
+    be none when the result is read.
+    """
+    lines = text.removeprefix(BOM).split("\n")
+    headers = [at for at, line in enumerate(lines) if line.lstrip().startswith("[")]
+    begin = next((at for at in headers if _named(lines[at]) == [*keys]), None)
+    if begin is None:
+        return None
+    end = next((at for at in headers if at > begin), len(lines))
+    last, indent = begin, "  "
+    for key, value in values.items():
+        shown, found = tomlkit.item(value).as_string(), False
+        for at in range(begin + 1, end):
+            assigned = _ASSIGNED.match(lines[at])
+            if assigned is None:
+                continue
+            last, indent = max(last, at), assigned[1]
+            if [*_line("".join(assigned.groups()[:3]))] == [key]:
+                lines[at], found = f"{assigned[1]}{assigned[2]}{shown}{assigned[4]}", True
+        if not found:
+            ending = "\r" if "\r\n" in text else ""
+            # What is not the file's last line has an end.
+            lines[last] = lines[last].removesuffix("\r") + ending
+            lines.insert(last + 1, f"{indent}{key} = {shown}{ending}")
+            if last + 2 == len(lines):
+                lines.append("")
+            last, end = last + 1, end + 1
+    return (BOM if text.startswith(BOM) else "") + "\n".join(lines)
+
+
+def _line(line: str) -> dict[str, Any]:
+    """Give what a line says by itself."""
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        return tomllib.loads(f"{line}\n", parse_float=str)
+    return {}
+
+
+def _named(line: str) -> list[str]:
+    """Give the keys of the table that a header begins, none for another line."""
+    found, document = [], _line(line)
+    while len(document) == 1:
+        ((key, document),) = document.items()
+        found.append(key)
+        if not isinstance(document, dict):
+            return []
+    return found
+
+
 def _edited(
-    path: str, text: str, keys: Sequence[str], change: Callable[[Any], None], wanted: Any
+    path: str,
+    text: str,
+    what: tuple[Sequence[str], Iterable[str]],
+    change: Callable[[Any], None],
+    wanted: Any,
 ) -> str:
+    """Give the text with a change made; `what` is its place, and what changed lines hold."""
+    keys, words = what
     try:
         mark = BOM if text.startswith(BOM) else ""
         document = tomlkit.parse(text.removeprefix(BOM))
         change(document)
-        return _checked(path, keys, mark + tomlkit.dumps(document), wanted)
+        after = mark + tomlkit.dumps(document)
+        if text.count("\n") == text.count("\r\n"):
+            after = re.sub(r"(?<!\r)\n", "\r\n", after) if "\r" in text else after
+        after = _checked(path, keys, after, wanted)
     except (tomlkit.exceptions.TOMLKitError, KeyError, TypeError, AttributeError) as error:
         raise _refused(path, keys) from error
+    # Tables that others stand between are put together: that is not the user's order any more.
+    rest = iter(after.replace("\r\n", "\n").split("\n"))
+    lines = text.replace("\r\n", "\n").split("\n")
+    kept = [line for line in lines if not any(word in line for word in words)]
+    if not all(line in rest for line in kept):
+        raise _refused(path, keys)
+    return after
 
 
 def _checked(path: str, keys: Sequence[str], text: str, wanted: Any) -> str:
-    try:
-        if _loads(text) == wanted:
-            return text
-    except tomllib.TOMLDecodeError:
-        pass
+    if _says(text, wanted):
+        return text
     raise _refused(path, keys)
+
+
+def _says(text: str, wanted: Any) -> bool:
+    try:
+        return bool(_loads(text) == wanted)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _refused(path: str, keys: Sequence[str]) -> errors.ConfigError:

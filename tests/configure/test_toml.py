@@ -105,3 +105,44 @@ def test_what_python_does_not_read_is_refused(value):
     """As any other fault of the file."""
     with pytest.raises(errors.ConfigError, match="f: not valid TOML"):
         toml.put("f", f"x = {value}\n", NRI, {"disable": False})
+
+
+AOT = "[[stream]]\nq = 1\n"
+OWN = "[plugins.'io.containerd.nri.v1.nri']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        # Tables that others stand between stay where they are.
+        (f"[plugins.a]\n{AOT}{OWN}disable = true # a\n[[stream]]\nq = 2\n[plugins.b]\n", None),
+        (f"{OWN}  disable = true\n\n# b\n{AOT}[plugins.a.b]\nc = 1\n", None),
+        # What is new comes behind what is there, before the comments of the next table.
+        (f"{OWN}\tx = 1 # c\n\n# d\n[grpc]\n", f"{OWN}\tx = 1 # c\n\tdisable = false\n\n# d\n[grpc]\n"),
+        (f"{OWN}\n# d\n", f"{OWN}  disable = false\n\n# d\n"),
+        (f'{OWN}"disable"\t=\ttrue\t# e\n', None),
+        (f'{OWN}x = "a # b"\ndisable = "true # c" # d\n', f'{OWN}x = "a # b"\ndisable = false # d\n'),
+        # A header within a text is none, and a value on its own line not another table's.
+        (f'x = """\n{OWN}disable = true\n"""\n{OWN}disable = true\n',
+         f'x = """\n{OWN}disable = true\n"""\n{OWN}disable = false\n'),
+        # Without a header of its own it gets one, where it does not change the order.
+        (f"[plugins.'io.containerd.nri.v1.nri'.x]\ny = 1\n{AOT}[plugins.a]\n",
+         (f"[plugins.'io.containerd.nri.v1.nri'.x]\ny = 1\n{AOT}[plugins.a]\n\n"
+          '[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n')),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_everything_else_stays_as_it_is(text, after, ends):
+    """Order, comments, blanks and line ends; a second time nothing is changed."""
+    wanted = (after or text.replace("true", "false")).replace("\n", ends)
+    found = toml.put("f", text.replace("\n", ends), NRI, {"disable": False})
+    assert found == wanted
+    assert toml.put("f", found, NRI, {"disable": False}) == found
+
+
+@pytest.mark.parametrize("rest", ["", "x = 1", "x = [\n 1,\n]", "x = 1 # c", "\n# c"])
+def test_a_file_without_an_end(rest):
+    """What it says last stays whole."""
+    found = toml.put("f", f"{OWN}{rest}".rstrip("\n"), NRI, {"disable": False})
+    assert [line for line in rest.split("\n") if line not in found.split("\n")] == []
+    assert toml.put("f", found, NRI, {"disable": False}) == found
