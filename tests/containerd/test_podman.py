@@ -2,6 +2,7 @@
 """podman's containers, which no daemon makes: by nri-nvidia-runtime, by CDI, by --gpus."""
 
 import contextlib
+import shutil
 
 import pytest
 
@@ -93,6 +94,22 @@ async def test_gpus(world, release):
         listed = (await container.probe("ls", "/dev")).split()
     given = {name[6:] for name in listed if name[6:].isdigit()}
     assert given == (set() if release == "podman-4" else set("01234567"))
+
+
+async def test_of_two_specifications_neither_counts(world):
+    """As `cdi validate` and `check` say: their devices are not to be had until one is removed."""
+    podman, _ = world
+    ours, other = (podman.cdi_specs / name for name in ("nri-nvidia-gpu.json", "other.json"))
+    device = ["--device", "nvidia.com/gpu=0"]
+    shutil.copy(ours, other)
+    try:
+        with pytest.raises(doors.RefusedError, match="unresolvable CDI devices"):
+            async with podman.container(None, *device):
+                pass
+    finally:
+        other.unlink()
+    async with podman.container(None, *device) as container:
+        assert "nvidia0" in await container.probe("ls", "/dev")
 
 
 async def test_refusals_are_what_podman_says(world, wrapped):
