@@ -194,6 +194,8 @@ def _edited(
     rest = iter(after.replace("\r\n", "\n").split("\n"))
     lines = text.replace("\r\n", "\n").split("\n")
     kept = [line for line in lines if not any(word in line for word in words)]
+    # What is written within braces is changed there.
+    kept = [line for line in kept if "{" not in line or not any(key in line for key in keys)]
     if not all(line in rest for line in kept):
         raise _refused(path, keys)
     return after

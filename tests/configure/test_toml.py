@@ -140,6 +140,18 @@ def test_everything_else_stays_as_it_is(text, after, ends):
     assert toml.put("f", found, NRI, {"disable": False}) == found
 
 
+@pytest.mark.parametrize(
+    "text", ["[plugins]\n'io.containerd.nri.v1.nri' = { a = 1 } # x\n",
+             "plugins = {'io.containerd.nri.v1.nri' = {a = 1}, b = {c = 2}} # x\n"],
+)  # fmt: skip
+def test_a_table_in_braces(text):
+    """It gets the value within them, and its comment stays."""
+    found = toml.put("f", f"# a\n{text}[z]\n", NRI, {"disable": False})
+    assert found.count("\n") == text.count("\n") + 2
+    assert "# x" in found
+    assert tomllib.loads(found)["plugins"][NRI[1]] == {"a": 1, "disable": False}
+
+
 @pytest.mark.parametrize("rest", ["", "x = 1", "x = [\n 1,\n]", "x = 1 # c", "\n# c"])
 def test_a_file_without_an_end(rest):
     """What it says last stays whole."""
