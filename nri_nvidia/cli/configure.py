@@ -264,8 +264,13 @@ def _release(given: argparse.Namespace, disk: files.Disk) -> str:
     pattern = _VERSIONS.get(given.engine)
     if pattern is None:
         return ""
-    if given.engine_version:
-        return str(given.engine_version)
+    if given.engine_version is not None:
+        said = re.fullmatch(r"v?(\d+\.\d+(?:[.+~-].*)?)", given.engine_version.strip())
+        if said is None:
+            raise errors.ConfigError(
+                f"--engine-version {given.engine_version}: not a version", hint="as in 2.1.9"
+            )
+        return said[1]
     if given.root != "/":
         return ""
     if (

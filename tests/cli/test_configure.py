@@ -99,6 +99,22 @@ def test_every_engine_on_a_bare_node(capsys, tmp_path, engine):
     assert (code, f"configured for {engine}" in err) == (2, True)
 
 
+@pytest.mark.parametrize("version", ["2.2.0", "v2.2.0", "2.2", "v2.3.0-rc.1", "2.2.1~ds1-1"])
+def test_a_version_as_engines_tell_it(capsys, tmp_path, version):
+    """containerd says v2.2.0: of it NRI is on, and has a list of required plugins."""
+    words = ["containerd", "--engine-version", version]
+    assert "nothing to do" in run(capsys, tmp_path, *words)[2]
+    code, out, _ = run(capsys, tmp_path, *words, "--require")
+    assert (code, "required_plugins" in out) == (0, True)
+
+
+@pytest.mark.parametrize("version", ["", "abc", "2", "two.1", "2.x"])
+def test_what_is_no_version(capsys, tmp_path, version):
+    """It is told, and not taken for one that is not known."""
+    code, _, err = run(capsys, tmp_path, "crio", "--engine-version", version)
+    assert (code, f"--engine-version {version}: not a version" in err) == (2, True)
+
+
 def test_as_json(capsys, node):
     """For programs: what changes, and what makes it count."""
     found = json.loads(run(capsys, node, "docker", "--json")[1])
