@@ -54,7 +54,15 @@ def main(options: argparse.Namespace) -> int:
         wanted = plan.unprepared
         if options.host is None:
             kept = volumes.Volumes(config.inject.volume_dir, config.host.root)
-            ready[wanted.name] = kept.build(wanted.name, wanted.files, wanted.links).path
+            try:
+                ready[wanted.name] = kept.build(wanted.name, wanted.files, wanted.links).path
+            except errors.HostError as error:
+                # What the daemon does meanwhile is not done for a docker that has nothing of ours.
+                raise errors.HostError(
+                    error.message,
+                    hint="docker is told of that directory: inject.volume_dir names another place",
+                    code=error.code,
+                ) from error
         else:
             ready[wanted.name] = posixpath.join(config.inject.volume_dir, wanted.name)
         plan = pipeline.plan(asking, host.get(), rules, pipeline.Context(volumes=ready))

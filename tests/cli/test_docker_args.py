@@ -90,6 +90,23 @@ def test_the_directory_is_made(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out) == words
 
 
+def test_a_directory_that_cannot_be_made(capsys, tmp_path):
+    """It is named, and nothing is promised that docker does not do."""
+    simulated.build(tmp_path / "host", host_spec.HostSpec(gpus=(host_spec.GpuSpec(),)))
+    host = tmp_path / "host"
+    (tmp_path / "file").touch()
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'host.root = "{host}"\nhost.driver_root = "{host}"\nhost.dev_root = "{host}"\n'
+        f'inject.volume_dir = "{tmp_path}/file/x"\n'
+    )
+    code, words, err = run(capsys, "0", "--config", config)
+    assert (code, words) == (1, [])
+    assert f"{tmp_path}/file/x" in err
+    assert "inject.volume_dir names another place" in err
+    assert "meanwhile" not in err
+
+
 def test_paths_that_a_shell_or_docker_would_part():
     """A blank is quoted when printed; a colon cannot be said to docker."""
     mount = model.MountEdit(source="/a b", destination="/c")
