@@ -30,6 +30,7 @@ _CRI = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NAMES = {"nri": NRI}
 """What a file of version 1 calls by another name."""
 _BOM = "\ufeff"
+_LONG = re.compile(r"[0-9][0-9_]{4000}")
 _DEPTH = 16
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -88,6 +89,19 @@ def matching(pattern: str, names: Names) -> list[str]:
     return found
 
 
+def reason(text: str, error: ValueError | RecursionError) -> str:
+    """Say why a text is no TOML, always with the line."""
+    if isinstance(error, RecursionError):
+        deepest = max(text.split("\n"), key=lambda line: line.count("[") + line.count("{"))
+        return f"nested too deep (at line {text[: text.index(deepest)].count(chr(10)) + 1})"
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        found = _LONG.search(text)  # the only other fault: Python converts no more digits
+        at = text.count("\n", 0, found.start()) + 1 if found else 1
+        return f"a number is too long (at line {at})"
+    last = text.rstrip("\n").count("\n") + 1
+    return str(error).replace("(at end of document)", f"(at line {last}, the end)")
+
+
 def seconds(duration: Any) -> float | None:
     """Read a duration as Go writes it (`2s`, `1m30s`, `500ms`); None if it is none."""
     if not isinstance(duration, str):
@@ -127,7 +141,7 @@ class _Loader:
         try:
             document = tomllib.loads(text.removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
-            self._faults.append(f"{path}: not valid TOML: {error}")
+            self._faults.append(f"{path}: not valid TOML: {reason(text, error)}")
             return []
         version = document.get("version", 1)
         version = version if isinstance(version, int) else 1

@@ -16,6 +16,7 @@ import tomlkit
 import tomlkit.exceptions
 
 from nri_nvidia import errors
+from nri_nvidia.check import containerd
 
 BOM = "\ufeff"
 """A byte order mark: podman, CRI-O and containerd 1 take one at the beginning of a file."""
@@ -28,21 +29,16 @@ def read(path: str, text: str) -> dict[str, Any]:
     """Read a document; raises ConfigError with the line and the reason."""
     try:
         return _loads(text)
-    except RecursionError as error:
-        raise _invalid(path, "nested too deep") from error
-    except ValueError as error:
-        raise _invalid(path, str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise errors.ConfigError(
+            f"{path}: not valid TOML: {containerd.reason(text, error)}",
+            hint="mend it; it was left as it is",
+        ) from error
 
 
 def _loads(text: str) -> dict[str, Any]:
     # Of two readings that are compared a NaN would not be what it was: numbers stay texts.
     return tomllib.loads(text.removeprefix(BOM), parse_float=str)
-
-
-def _invalid(path: str, reason: str) -> errors.ConfigError:
-    return errors.ConfigError(
-        f"{path}: not valid TOML: {reason}", hint="mend it; it was left as it is"
-    )
 
 
 def table(document: Any, keys: Sequence[str]) -> dict[str, Any] | None:

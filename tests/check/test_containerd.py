@@ -84,7 +84,8 @@ def test_a_byte_order_mark(replaces, fault):
 
 def test_a_number_of_any_length():
     """Python converts none of more than 4300 digits: a fault of the file, and no crash."""
-    assert "not valid TOML" in load(_=f"x = {'1' * 5000}\n").faults[0]
+    (fault,) = load(_=f"x = {'1' * 5000}\n").faults
+    assert fault.endswith("not valid TOML: a number is too long (at line 1)")
 
 
 @pytest.mark.parametrize(("replaces", "expected"), [(True, {"b": 2}), (False, {"a": 1, "b": 2})])

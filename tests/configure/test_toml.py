@@ -100,11 +100,20 @@ def test_a_value_that_equals_nothing():
     assert toml.put("f", text, NRI, {"disable": False}) == text.replace("true", "false")
 
 
-@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
-def test_what_python_does_not_read_is_refused(value):
-    """As any other fault of the file."""
-    with pytest.raises(errors.ConfigError, match="f: not valid TOML"):
-        toml.put("f", f"x = {value}\n", NRI, {"disable": False})
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"a = 1\nx = {'1' * 5000}\n", r"a number is too long \(at line 2\)"),
+        (f"a = 1\n\nx = {'[' * 5000}\n", r"nested too deep \(at line 3\)"),
+        ("a = 1\nx = ", r"\(at line 2, the end\)"),
+        ("a = 1\nx = [\n\n", r"\(at line 2, the end\)"),
+        ("a = 1\na = 2\n", r"\(at line 2, column 6\)"),
+    ],
+)
+def test_a_fault_has_its_line(text, reason):
+    """Whatever Python says of it."""
+    with pytest.raises(errors.ConfigError, match=rf"f: not valid TOML: .*{reason}"):
+        toml.put("f", text, NRI, {"disable": False})
 
 
 AOT = "[[stream]]\nq = 1\n"
