@@ -142,7 +142,7 @@ async def test_the_directories_have_to_be_there_first(host, programs, library):
             front.symlink_to(users_dockers.wrapper(daemon, programs["runc"].path))
             # The package's own interpreter may be closed to users here.
             (daemon.directory / "bin/python").unlink()
-            with pytest.raises(doors.RefusedError, match="nri-nvidia is not running"):
+            with pytest.raises(doors.RefusedError, match="there is no /run/nri-nvidia here"):
                 async with docker.container(ASKED, "--runtime", "nri-nvidia"):
                     pass
             with pytest.raises(doors.RefusedError, match="unresolvable CDI devices"):
