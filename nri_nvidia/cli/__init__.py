@@ -6,7 +6,6 @@ Exit status: 0 done, 1 failed or refused, 2 wrong use, 3 the daemon is not runni
 
 import argparse
 import contextlib
-import gc
 import importlib
 import io
 import os
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 import nri_nvidia
 from nri_nvidia import errors
 from nri_nvidia.cli import output
+from nri_nvidia.daemon import collector
 
 VERBS = {
     "run": "be the daemon: give containers their GPUs",
@@ -142,9 +142,8 @@ def parser(chosen: Container[str] = VERBS) -> argparse.ArgumentParser:
 def _run(given: list[str], options: argparse.Namespace) -> int:
     chosen = next((word for word in given if not word.startswith("-")), "")
     if chosen == "run":
-        # Imports make much that stays: to look through all of it for garbage takes part of the
-        # start, and what is new suffices. The daemon sets this back once it serves.
-        gc.set_threshold(10_000, 1, 100_000)
+        # To look through all of it takes part of the start. The daemon resumes once it serves.
+        collector.hold()
     parser({chosen}).parse_args(given, options)
     status: int = options.main(options)
     sys.stdout.flush()

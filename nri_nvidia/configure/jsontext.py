@@ -69,11 +69,13 @@ def _invalid(path: str, reason: str) -> errors.ConfigError:
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> str:
-    """Say what is wrong; of a comma before an end Python says only what it expected instead."""
-    before, at = text[: error.pos].rstrip(), text[error.pos : error.pos + 1]
-    if before.endswith(",") and at in {"}", "]"}:
-        line = before.count("\n") + 1
-        return f"a comma before {at}: line {line} column {len(before) - before.rfind(chr(10)) - 1}"
+    """Say what is wrong; of a comma before an end Python says it from 3.13 on, and otherwise."""
+    before = text[: error.pos].rstrip()
+    comma = error.pos if text[error.pos : error.pos + 1] == "," else len(before) - 1
+    end = text[comma + 1 :].lstrip()[:1]
+    if comma >= 0 and text[comma] == "," and end in {"}", "]"}:
+        line = text.count("\n", 0, comma) + 1
+        return f"a comma before {end}: line {line} column {comma - text.rfind(chr(10), 0, comma)}"
     return str(error)
 
 

@@ -128,10 +128,10 @@ class Service:
         if wanted.descriptor is None:
             await self._open()
             self._use(self._config)
+        owner = asyncio.current_task()
+        assert owner is not None
         try:
             async with asyncio.TaskGroup() as tasks:
-                owner = asyncio.current_task()
-                assert owner is not None
                 self._heed_signals(owner, tasks)
                 tasks.create_task(self._watch.keep_nvml_fresh(), name="nvml")
                 tasks.create_task(self._watch.keep_modules_loaded(), name="modules")
@@ -146,6 +146,8 @@ class Service:
                 owner.cancel()
         except asyncio.CancelledError:
             logger.info("nri-nvidia ends; containers keep what they have")
+            while owner.uncancel():  # before Python 3.11.3 no time limit holds else
+                pass
         finally:
             notify.notify("STOPPING=1")
             await self._close()

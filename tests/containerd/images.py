@@ -31,7 +31,9 @@ class Image:
             layer = archive.extractfile(f"blobs/sha256/{name}")
             assert layer is not None
             with tarfile.open(fileobj=layer) as files:
-                files.extractall(root, filter="fully_trusted", numeric_owner=True)
+                # Debian 12's Python knows no filters, and needs none; others want one said.
+                files.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+                files.extractall(root, numeric_owner=True)
 
 
 @attrs.frozen(kw_only=True)

@@ -179,9 +179,9 @@ def test_descriptors_of_the_containers(place, running, without_grep, number):
     real = place / "real"
     real.write_text(f"#!/bin/sh\nreadlink /proc/self/fd/{number} >{place}/out/started\n")
     with answering(place, {"patch": PATCH}):
-        prefix = [*without_grep, "sh", "-c", f'exec "$@" {number}</etc/hostname', "sh"]
+        prefix = [*without_grep, "sh", "-c", f'exec "$@" {number}</etc/passwd', "sh"]
         assert call(place, spec=PLAIN, prefix=prefix)[0] == 0
-    assert (place / "out/started").read_text() == "/etc/hostname\n"
+    assert (place / "out/started").read_text() == "/etc/passwd\n"
     assert grepped(place)
 
 

@@ -223,9 +223,9 @@ def test_a_file_that_has_become_longer():
 def test_a_descriptor_where_there_is_no_proc(place, running):
     """Whether it is open is not to be seen there; it reaches the runtime."""
     (place / "real").write_text(f"#!/bin/sh\ncat <&8 >{place}/out/started\n")
-    text = 'mount -t tmpfs none /proc; exec "$@" 8</etc/hostname'
+    text = 'mount -t tmpfs none /proc; exec "$@" 8</etc/passwd'
     call(place, spec=PLAIN, prefix=["unshare", "--mount", "sh", "-c", text, "-"])
-    assert (place / "out/started").read_text() == Path("/etc/hostname").read_text()
+    assert (place / "out/started").read_text() == Path("/etc/passwd").read_text()
 
 
 @needs_fuse
