@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import nri_nvidia
 from nri_nvidia import errors
 from nri_nvidia.cli import output
-from nri_nvidia.daemon import collector
 
 VERBS = {
     "run": "be the daemon: give containers their GPUs",
@@ -143,7 +142,7 @@ def _run(given: list[str], options: argparse.Namespace) -> int:
     chosen = next((word for word in given if not word.startswith("-")), "")
     if chosen == "run":
         # To look through all of it takes part of the start. The daemon resumes once it serves.
-        collector.hold()
+        importlib.import_module("nri_nvidia.daemon.collector").hold()
     parser({chosen}).parse_args(given, options)
     status: int = options.main(options)
     sys.stdout.flush()
