@@ -90,6 +90,10 @@ class Daemon:
     def logged(self) -> str:
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
+    def says(self, text: str) -> bool:
+        """Wait until a text is in its log, which a thread of its own writes; raises else."""
+        return bool(self.until(lambda: text in self.logged(), text))
+
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait until a condition holds; give its value."""
         deadline = time.monotonic() + PATIENCE

@@ -77,7 +77,7 @@ def test_a_directory_that_may_be_written_only_later(together, small):
     async def body(pair):
         moved(pair, small / "control.sock")
         assert (await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")).mounts
-        assert "Read-only file system" in pair.daemon.logged()
+        assert pair.daemon.says("Read-only file system")
         await asyncio.to_thread(mount, small, "-o", "remount,rw")
         await asyncio.to_thread(pair.daemon.until, pair.daemon.control.exists, "the socket")
         adjusted = await pair.create(2, "NVIDIA_VISIBLE_DEVICES=1")

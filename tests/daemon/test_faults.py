@@ -288,7 +288,7 @@ def test_directory_that_cannot_be_written(together, state):
 
     async def served(pair):
         assert (await pair.create(1, "NVIDIA_VISIBLE_DEVICES=0")).mounts
-        assert "cannot be asked" in pair.daemon.logged()
+        assert pair.daemon.says("cannot be asked")
 
     together(served, "--control-socket", f"{state}/control.sock")
 

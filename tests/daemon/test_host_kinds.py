@@ -90,7 +90,7 @@ def test_the_log_says_which_kind_of_host_it_is(together, tmp_path, layout, said)
 
     async def body(pair):
         await settled(pair)
-        assert said in pair.daemon.logged()
+        assert pair.daemon.says(said)
         assert sources(await pair.create(0, ASKED))
         (gpu,) = (await pairs.status(pair))["gpus"]
         assert [held["name"] for held in gpu["containers"]] == ["c0"]

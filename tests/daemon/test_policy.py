@@ -160,7 +160,7 @@ def test_strict_and_rules_are_named_wherever_a_decision_is_shown(settled):
         told = await asyncio.to_thread(pair.daemon.ask, "explain", "c3", "--json")
         record = json.loads(told.stdout)
         assert record.get("explanation", record)["policy_rule"] == "policy_rules[2] (nobody)"
-        assert "denied by policy_rules[2] (nobody)" in pair.daemon.logged()
+        assert pair.daemon.says("denied by policy_rules[2] (nobody)")
 
     settled(STRICT, body)
 
@@ -196,7 +196,7 @@ def test_rules_are_read_again(settled, tmp_path):
                 pair.daemon.until, lambda said=said: said in pair.daemon.logged(), said
             )
             assert not (await pair.create(len(text), everything)).linux
-        assert "policy_rules: 1 is not a list of tables" in pair.daemon.logged()
+        assert pair.daemon.says("policy_rules: 1 is not a list of tables")
 
     settled("", body)
 

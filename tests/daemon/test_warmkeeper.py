@@ -89,7 +89,7 @@ def test_hooks_ask_it_and_it_comes_back(together):
         second = await until_ready(pair, first)
         await until_asked(pair, 300, asked=True)
         assert second != first
-        assert "the process that stands ready for hooks has ended" in pair.daemon.logged()
+        assert pair.daemon.says("the process that stands ready for hooks has ended")
 
     together(body)
 
@@ -130,7 +130,7 @@ def test_one_that_does_not_answer(together):
         assert parent(first) == 0
         await until_asked(pair, 1, asked=True)
         assert keeper(pair.daemon) == second
-        assert "stands ready for hooks did not answer for 3 s" in pair.daemon.logged()
+        assert pair.daemon.says("stands ready for hooks did not answer for 3 s")
 
     together(body)
 

@@ -126,7 +126,7 @@ async def test_what_was_created_while_the_daemon_was_away(tmp_path, live, number
         status = await pair.until(lambda status: status["missed"] and status, "what was missed")
         assert [entry["id"] for entry in status["missed"]] == [rt.containers[2].id]
         assert {entry["id"] for entry in status["containers"]} == {served.id, quiet.id}
-        assert "team/pod/c2" in daemon.logged()
+        assert daemon.says("team/pod/c2")
         await rt.remove(rt.containers[2].id)
         assert not (await pair.status())["missed"]
 
