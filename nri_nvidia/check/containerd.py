@@ -17,6 +17,8 @@ from typing import Any
 
 import attrs
 
+from nri_nvidia.config import reading
+
 NRI = "io.containerd.nri.v1.nri"
 DEFAULT_PATH = "/etc/containerd/config.toml"
 PLACES = (
@@ -29,7 +31,6 @@ PLACES = (
 _CRI = ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NAMES = {"nri": NRI}
 """What a file of version 1 calls by another name."""
-_BOM = "\ufeff"
 _LONG = re.compile(r"[0-9][0-9_]{4000}")
 _DEPTH = 16
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
@@ -133,13 +134,13 @@ class _Loader:
                 self._faults.append(f"{path}: it is imported, and cannot be read")
             return []
         self._files.append(path)
-        if text.startswith(_BOM) and self._replaces is False:
+        if text.startswith(reading.BOM) and self._replaces is False:
             self._faults.append(
                 f"{path}:1: begins with a byte order mark, which containerd 2 refuses"
             )
             return []
         try:
-            document = tomllib.loads(text.removeprefix(_BOM))
+            document = tomllib.loads(text.removeprefix(reading.BOM))
         except (ValueError, RecursionError) as error:
             self._faults.append(f"{path}: not valid TOML: {reason(text, error)}")
             return []

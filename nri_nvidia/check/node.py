@@ -196,7 +196,7 @@ def others(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.ERROR,
                 message=f"{spec.path} names the hook {spec.hook}, which is not there, as after a "
                 "reboot without the daemon: containers that use it fail",
-                command=f"nri-nvidia cdi generate --output {spec.path}",
+                command=_write_cdi(facts, spec.path),
             )
         if spec.missing:
             yield Finding(
@@ -204,7 +204,9 @@ def others(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 message=f"{spec.path} names {len(spec.missing)} files that are not there, e.g. "
                 f"{spec.missing[0]}: it is of another driver, and containers that use it fail",
-                command=_mend_cdi(facts, spec.path),
+                command=_write_cdi(facts, spec.path)
+                if cdifiles.class_of(spec.path)
+                else f"rm {spec.path}",
             )
         elif not (spec.rival or spec.hook):
             yield Finding(
@@ -223,11 +225,11 @@ def others(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _mend_cdi(facts: Facts, path: str) -> str:
-    """Give what makes a stale specification good: to write ours again, to remove another's."""
+def _write_cdi(facts: Facts, path: str) -> str:
+    """Give what writes a specification of ours again."""
     directory, kind = posixpath.dirname(path), cdifiles.class_of(path)
-    if not kind:
-        return f"rm {path}"
+    if not kind:  # a file that a person named
+        return f"nri-nvidia cdi generate --output {path}"
     if facts.settings.cdi.keep and directory == facts.settings.cdi.directory:
         return "systemctl restart nri-nvidia"
     return f"nri-nvidia cdi generate --kind {kind} --output {directory}"

@@ -5,6 +5,9 @@ import os
 import stat
 
 LIMIT = 16 * 1024 * 1024
+BOM = "\ufeff"
+"""A byte order mark, as some editors write first: docker (moby `daemon/config`), podman, CRI-O and
+containerd 1 take one, containerd 2 refuses it."""
 _PIECE = 1 << 16
 
 

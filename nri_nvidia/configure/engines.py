@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nri_nvidia import errors
+from nri_nvidia.config import reading
 from nri_nvidia.configure import jsontext, model, toml, transparent
 
 DOCKER = "/etc/docker/daemon.json"
@@ -30,7 +31,7 @@ def docker(tree: model.Tree, options: model.Options) -> model.Proposal:
         _refuse_options(tree, path, options)
     before = tree.text(path)
     # An empty file is as good as none to docker.
-    text = before if before and before.removeprefix(jsontext.BOM).strip() else "{}\n"
+    text = before if before and before.removeprefix(reading.BOM).strip() else "{}\n"
     document = jsontext.read(path, text)
     wanted: list[tuple[tuple[str, ...], Any]] = [
         (("runtimes", model.NAME, "path"), options.runtime)

@@ -8,11 +8,10 @@ from typing import Any
 import attrs
 
 from nri_nvidia import errors
+from nri_nvidia.config import reading
 
 _DECODER = json.JSONDecoder(parse_int=str)
 _BLANK = " \t\r\n"
-BOM = "\ufeff"
-"""A byte order mark: docker takes one at the beginning of daemon.json (moby `daemon/config`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +39,7 @@ def read(path: str, text: str) -> dict[str, Any]:
     def constant(name: str) -> float:
         raise ValueError(f"{name} is no number of JSON's{_line_of(text, name)}")
 
-    plain = text.removeprefix(BOM)
+    plain = text.removeprefix(reading.BOM)
     try:
         # Numbers are not looked at; one may be longer than Python converts.
         document = json.loads(
@@ -87,8 +86,8 @@ def _line_of(text: str, word: str, *, last: bool = False) -> str:
 
 def put(text: str, keys: Sequence[str], value: Any) -> str:
     """Set a value at a place of a valid object; what is missing on the way there is made."""
-    if text.startswith(BOM):
-        return BOM + put(text.removeprefix(BOM), keys, value)
+    if text.startswith(reading.BOM):
+        return reading.BOM + put(text.removeprefix(reading.BOM), keys, value)
     ends = text.count("\r\n")
     if ends and ends == text.count("\n"):
         # A text within quotes has no line ends: they are all the file's.

@@ -17,9 +17,7 @@ import tomlkit.exceptions
 
 from nri_nvidia import errors
 from nri_nvidia.check import containerd
-
-BOM = "\ufeff"
-"""A byte order mark: podman, CRI-O and containerd 1 take one at the beginning of a file."""
+from nri_nvidia.config import reading
 
 _KEY = r"(?:[A-Za-z0-9_-]+|'[^']*'|\"[^\"]*\")"
 _ASSIGNED = re.compile(rf"^([ \t]*)({_KEY}[ \t]*=[ \t]*)(.*?)([ \t]*(?:#[^\n]*)?\r?)$")
@@ -38,7 +36,7 @@ def read(path: str, text: str) -> dict[str, Any]:
 
 def _loads(text: str) -> dict[str, Any]:
     # Of two readings that are compared a NaN would not be what it was: numbers stay texts.
-    return tomllib.loads(text.removeprefix(BOM), parse_float=str)
+    return tomllib.loads(text.removeprefix(reading.BOM), parse_float=str)
 
 
 def table(document: Any, keys: Sequence[str]) -> dict[str, Any] | None:
@@ -122,7 +120,7 @@ def _by_lines(text: str, keys: Sequence[str], values: Mapping[str, Any]) -> str 
     None where there is no such header. What looks like one in a text of several lines is found to
     be none when the result is read.
     """
-    lines = text.removeprefix(BOM).split("\n")
+    lines = text.removeprefix(reading.BOM).split("\n")
     headers = [at for at, line in enumerate(lines) if line.lstrip().startswith("[")]
     begin = next((at for at in headers if _named(lines[at]) == [*keys]), None)
     if begin is None:
@@ -146,7 +144,7 @@ def _by_lines(text: str, keys: Sequence[str], values: Mapping[str, Any]) -> str 
             if last + 2 == len(lines):
                 lines.append("")
             last, end = last + 1, end + 1
-    return (BOM if text.startswith(BOM) else "") + "\n".join(lines)
+    return (reading.BOM if text.startswith(reading.BOM) else "") + "\n".join(lines)
 
 
 def _line(line: str) -> dict[str, Any]:
@@ -177,8 +175,8 @@ def _edited(
     """Give the text with a change made; `what` is its place, and what changed lines hold."""
     keys, words = what
     try:
-        mark = BOM if text.startswith(BOM) else ""
-        document = tomlkit.parse(text.removeprefix(BOM))
+        mark = reading.BOM if text.startswith(reading.BOM) else ""
+        document = tomlkit.parse(text.removeprefix(reading.BOM))
         change(document)
         after = mark + tomlkit.dumps(document)
         if text.count("\n") == text.count("\r\n"):

@@ -15,6 +15,7 @@ import attrs
 
 from nri_nvidia import errors
 from nri_nvidia.config import reading
+from nri_nvidia.oci.document import repeated
 from nri_nvidia.render import cdiform
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
@@ -90,9 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Give an object; raises ValueError for a key that is there twice, as engines refuse it."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise ValueError(f"{twice!r} is there twice in an object")
+        raise ValueError(f"{repeated(pairs)!r} is there twice in an object")
     return found
 
 

@@ -31,13 +31,17 @@ def whole(shown: str) -> int | Number:
     return Number(shown) if shown == "-0" or len(shown) > LONGEST_NUMBER else int(shown)
 
 
+def repeated(pairs: list[tuple[str, Any]]) -> str:
+    """Give the first key of an object that is there twice: there is one."""
+    keys = [key for key, _ in pairs]
+    return next(key for key in keys if keys.count(key) > 1)
+
+
 def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Give an object; raises Refused for a key that is there twice: Go makes one of both."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
-        raise Refused(f"an object in it has {twice[:80]!r} twice; remove one")
+        raise Refused(f"an object in it has {repeated(pairs)[:80]!r} twice; remove one")
     return found
 
 

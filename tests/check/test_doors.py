@@ -88,6 +88,10 @@ def test_a_specification_whose_hook_is_gone(tmp_path):
         return {each.code for each in node.others(model.Facts(others=found))}
 
     assert codes() == {"cdi-hook-missing"}
+    path.with_name("nri-nvidia-gds.json").write_text(f'{{"kind": "nvidia.com/gds", {named}}}')
+    found = gather.gather(gather.Where(root=roots.Root(str(tmp_path)))).others
+    commands = [each.command for each in node.others(model.Facts(others=found))]
+    assert "nri-nvidia cdi generate --kind gds --output /etc/cdi" in commands
     hook.parent.mkdir(parents=True)
     hook.touch()
     assert codes() == {"cdi-spec-present"}
